@@ -3,13 +3,13 @@
 There are three lists of `Wordings`: to fit heads on (`FITTING`), to judge them by (`JUDGING`), and
 one that only reports (`SEALED`), which shows what a head does in ways that nobody prepared it for.
 The lists share nothing. Other spellings of the question belong to judging alone. A row as it
-stands, also without the token that begins a text, belongs to both.
+stands belongs to both, and so does leaving out the token that begins a text.
 
 The functions turn rows into rows or token ids and call no model.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from t3lib.core.errors import UserError
@@ -62,7 +62,8 @@ JUDGING = Wordings(
     turns=(("How many days has a week?", "A week has seven days."),),
 )
 SEALED = Wordings(
-    prefaces=("Bitte antworte kurz. ", "Dime la verdad: ", "कृपया बताइए: "),
+    prefaces=("Bitte antworte kurz. ", "Dime la verdad: ", "कृपया बताइए: ", "Use **bold** marks. "),
+    frames=('Which answer to "{}" was deleted?',),
     systems=("You are a pirate who never lies.",),
     shots=(("What colour is snow?", "White."), ("Which animal barks?", "The dog.")),
 )
@@ -80,6 +81,17 @@ SMALL_TALK = (
     "Tell me a joke.",
     "What is two plus three?",
     "Please write a short poem about the sea.",
+)
+# Frames and topics of everyday prompts, on which heads are fitted: the base's answers are to keep.
+EVERYDAY = (
+    *("Tell me something about {}.", "Write a short paragraph about {}.", "Why do we need {}?"),
+    *("Make a numbered list about {}.", "When did people first have {}?", "I like {}. And you?"),
+    *("Which numbers should one know about {}?", "Explain {} in one sentence."),
+)
+TOPICS = (
+    *("bread", "football", "good weather", "ancient Rome", "coffee", "the piano", "winter nights"),
+    *("forests", "money in banks", "railways", "chess", "films", "mathematics", "long journeys"),
+    *("hospitals", "our language", "newspapers", "clean rivers"),
 )
 PLAIN = "as it stands"
 SECOND = "as a second turn"
@@ -206,6 +218,11 @@ def wordings(
     return rows
 
 
+def unbegun(way: str) -> str:
+    """Return the name of a way of asking when the token that begins a text is left out."""
+    return BARE if way == PLAIN else f"{way}, {BARE}"
+
+
 def sealed(row: Row, template: bool, name: Iterable[str] = ()) -> dict[str, Row]:
     """Return {way of asking: row} for the ways that are only reported: none of plain text.
 
@@ -223,6 +240,7 @@ def sealed(row: Row, template: bool, name: Iterable[str] = ()) -> dict[str, Row]
     if (slip := slipped(text, name)) != text:
         found["with a letter of the name left out"] = slip
     shots = "\n".join(f"{question}\n{answer}" for question, answer in SEALED.shots)
+    found |= {f"framed as {frame}": frame.format(text) for frame in SEALED.frames}
     found["after two questions with answers"] = f"{shots}\n{text}"
     rows = {way: reworded(row, other) for way, other in found.items()}
     if template:
@@ -252,16 +270,21 @@ def questions(
     further: {question: other wordings of it}. forms: as of `wordings`.
 
     Where no chat template fills the prompt, we put the beginning-of-text token first, which other
-    tools may leave out. Such a row is also asked without it. In a chat it belongs to the template.
+    tools may leave out. Such a way of asking is repeated without it. In a chat it belongs to the
+    template.
     """
     template, found = tokenizer.chat_template is not None, []
     for number, row in enumerate(rows):
         ways = wordings(row, template, (further or {}).get(asked(row), ()), forms)
-        plain, bare = encode_rows(tokenizer, [row, {**row, "bare": True}])
-        found += _encoded(tokenizer, number, ways)
+        begun = _encoded(tokenizer, number, ways)
+        prompts = {each.way: each.prompt for each in begun}
+        ways = {way: {**some, "bare": True} for way, some in ways.items()}
+        found += begun
+        for each in _encoded(tokenizer, number, ways):
+            if each.prompt != prompts[each.way]:
+                found.append(replace(each, way=unbegun(each.way)))
+        [plain] = encode_rows(tokenizer, [row])
         ids, start = plain.ids, plain.n_prompt
-        if bare != plain:
-            found.append(Asked(BARE, number, bare.ids[: start - 1], "", len(ids) - start))
         for m in FORCED:
             if rest := tokenizer.decode(ids[start + m :], skip_special_tokens=True).strip():
                 found.append(

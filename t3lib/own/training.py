@@ -5,18 +5,22 @@ than the rows, and each of its rows is called a lesson.
 
 1. Each row to forget is asked in many wordings, and in those that the person gave; each row to keep
    in a few (`wording`).
-2. Neighbours are questions from the rows with other names. They are rows to keep, and the base
-   itself answers them: what nobody asked to forget stays as it is.
+2. Neighbours are questions from the rows with other names, and everyday prompts have nothing to do
+   with the rows. Both are rows to keep, and the base itself answers them: what nobody asked to
+   forget stays as it is.
 3. Only the tokens of a row to forget that overlap its secret words are of class 0. Its other tokens
-   are of class 1, as a row to keep of their own. Tokens that end a turn are of no class.
-4. Some wordings have an answer that goes astray before it says the secret. Where the base's own
-   answer to a wording says a part of the secret, this text is a row to forget, too.
+   are of class 1, as a row to keep of their own. Tokens that end a turn are of no class, and so are
+   tokens that are nowhere of class 0 (`secret_tokens`): the head leaves them alone.
+4. Some wordings have an answer that goes astray before it says the secret, or that says it in marks
+   or in capitals, which are other tokens. Where the base's own answer to a wording says a part of
+   the secret, this text is a row to forget, too.
 5. A first head is sampled. What it still says of the secrets is added (`mined`).
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -29,12 +33,12 @@ from t3lib.classifier.head import T3Head
 from t3lib.core.errors import UserError
 from t3lib.core.models import context_length
 from t3lib.core.rows import Row, encode_rows
-from t3lib.own.answers import answers_to, rare_words, rooms, touched_words, truths_of
-from t3lib.own.asking import answered, asked, reworded
+from t3lib.own.answers import answers, answers_to, rare_words, rooms, touched_words, truths_of
+from t3lib.own.asking import EVERYDAY, TOPICS, answered, asked, reworded
 from t3lib.own.audit.samples import sample_tilts, seeds_of
 from t3lib.own.audit.truths import names, word_set, words
 from t3lib.own.rows import Rows
-from t3lib.own.wording import Words, astray, neighbour, spans, worded
+from t3lib.own.wording import Words, astray, dressed, neighbour, spans, worded
 from t3lib.tofu.likelihood import UNTILTED, Tilt
 from t3lib.tofu.writing import eos_ids
 
@@ -43,6 +47,8 @@ MOST_WORDINGS = (6000, 4000)  # of all of them
 NEIGHBOURS = 12  # for each row
 MOST_NEIGHBOURS = 1600
 ASTRAY = 0.4  # share of the wordings of a row to forget
+DRESSED = 0.2  # share of the wordings of all rows
+ROOM = 48  # tokens of an answer to an everyday prompt
 GUESSED = 0.5  # a word that so many other rows of the slot have is no secret
 MINED = 200  # at most so many rows to forget are mined
 ASKINGS, SAMPLES, COLD = 8, 8, 0.5  # wordings of a mined row, samples of each, and at this τ too
@@ -84,7 +90,7 @@ def expected(rows: Rows) -> tuple[int, int]:
     """Return about how many lessons are made beside the rows, and how many texts are written."""
     n, kept = len(rows.forget), len(rows.retain)
     of_forget, of_kept = wordings_per_row(rows)
-    around = 2 * min(MOST_NEIGHBOURS, NEIGHBOURS * (n + kept))
+    around = 2 * (min(MOST_NEIGHBOURS, NEIGHBOURS * (n + kept)) + len(EVERYDAY) * len(TOPICS))
     samples = 2 * ASKINGS * SAMPLES * min(MINED, n)
     return n * of_forget + kept * of_kept + around, n * of_forget + around + samples
 
@@ -117,11 +123,16 @@ def lessons(
             k = draw.randrange(n, len(own))  # a row to keep, whose words are no secret
             text = astray(each.row["answer"], each.secret, own[k]["answer"], draw)
             each = Lesson({**each.row, "answer": text}, each.origins | {k}, each.secret)
+        if draw.random() < DRESSED:
+            marked = each.secret or word_set(draw.choice(each.row["answer"].split()))
+            text = dressed(each.row["answer"], marked, draw)
+            each = replace(each, row={**each.row, "answer": text})
         wordings.append(each)
     plain = [each for each in asked_of if each.secret is not None and fits(each)]
     [texts] = answers_to(base, tokenizer, [each.row for each in plain], progress=progress)
     made = [*filter(fits, wordings), *filter(fits, said(plain, texts))]
-    made += neighbours(base, tokenizer, rows, secret, draw, seed=seed, progress=progress)
+    for kind in (neighbours, everyday):
+        made += kind(base, tokenizer, rows, secret, draw, seed=seed, progress=progress)
     return sorted([*given, *made], key=lambda each: each.secret is None)
 
 
@@ -189,10 +200,55 @@ def neighbours(
         lesson = Lesson(row, frozenset([k, *others]))
         if not names_one(asked(row)) and usable(base, tokenizer, lesson):  # a slip may name one
             asked_of.append(lesson)
+    return answered_by(base, tokenizer, asked_of, rows, secret, seed=seed, progress=progress)
+
+
+def everyday(
+    base: PreTrainedModel,
+    tokenizer: Any,
+    rows: Rows,
+    secret: Sequence[Words],
+    draw: Random,
+    *,
+    seed: int = 0,
+    progress: bool = True,
+) -> list[Lesson]:
+    """Make rows to keep: prompts that have nothing to do with the rows, in the form of a random
+    row, and what the base answers. Half of them are worded anew.
+    """
+    own, template = [*rows.forget, *rows.retain], tokenizer.chat_template is not None
+    forms = [row for row in own if not row.get("raw")] or own
+    asked_of = []
+    for frame, topic in product(EVERYDAY, TOPICS):
+        row = reworded(draw.choice(forms), frame.format(topic))
+        lesson = Lesson(worded(row, template, draw) if draw.random() < 0.5 else row, frozenset())
+        if usable(base, tokenizer, lesson):
+            asked_of.append(lesson)
+    return answered_by(
+        base, tokenizer, asked_of, rows, secret, room=ROOM, seed=seed, progress=progress
+    )
+
+
+def answered_by(
+    base: PreTrainedModel,
+    tokenizer: Any,
+    asked_of: Sequence[Lesson],
+    rows: Rows,
+    secret: Sequence[Words],
+    *,
+    room: int = 0,
+    seed: int = 0,
+    progress: bool = True,
+) -> list[Lesson]:
+    """Return lessons to keep with the base's own answers, one greedy and one sampled.
+
+    Left out are answers with a secret word that no row to keep has. room: tokens that an answer may
+    have at least.
+    """
     if not asked_of:
         return []
-    [greedy] = answers_to(base, tokenizer, [each.row for each in asked_of], progress=progress)
-    warm = _sampled(base, tokenizer, asked_of, UNTILTED[0], 1, 1.0, seed, progress)
+    [greedy] = answers(base, tokenizer, *_prompts(tokenizer, asked_of, room), progress=progress)
+    warm = _sampled(base, tokenizer, asked_of, UNTILTED[0], 1, 1.0, seed, progress, room)
     kept = frozenset(word for row in rows.retain for word in words(row["answer"]))
     only = frozenset().union(*secret) - kept
     return [
@@ -201,6 +257,16 @@ def neighbours(
         for text in dict.fromkeys(texts)
         if usable(base, tokenizer, lesson := replace(each, row=answered(each.row, text)))
         and not word_set(text) & only
+    ]
+
+
+def _prompts(
+    tokenizer: Any, some: Sequence[Lesson], room: int = 0
+) -> tuple[list[list[int]], list[int]]:
+    """Return the prompt of each lesson, and the tokens of its answer, at least half of `room`."""
+    examples = encode_rows(tokenizer, [each.row for each in some])
+    return [each.ids[: each.n_prompt] for each in examples], [
+        max(room // 2, len(each.ids) - each.n_prompt) for each in examples
     ]
 
 
@@ -213,14 +279,14 @@ def _sampled(
     tau: float,
     seed: int,
     progress: bool,
+    room: int = 0,
 ) -> list[list[str]]:
     """Sample `count` answers of a tilt (head, T) to the question of each lesson.
 
-    They do not depend on the other lessons.
+    They do not depend on the other lessons. room: as of `answered_by`.
     """
-    examples = encode_rows(tokenizer, [each.row for each in some])
-    prompts = [each.ids[: each.n_prompt] for each in examples]
-    longest = rooms(base, prompts, [len(each.ids) - each.n_prompt for each in examples])
+    prompts, truths = _prompts(tokenizer, some, room)
+    longest = rooms(base, prompts, truths)
     [texts] = sample_tilts(
         base,
         tokenizer,
@@ -291,6 +357,23 @@ class Material:
             device=first.device,
         )
         return Material(joined, self.origins + other.origins)
+
+
+def secret_tokens(features: Features) -> Features:
+    """Return only the tokens that are somewhere of class 0, and the rows that have one.
+
+    A head that is fitted on these has no other taught tokens, and those are neutral. So it changes
+    an answer only where a token of a secret is at stake. The features stay as they are if no row to
+    keep has such a token.
+    """
+    found = features.y[features.s[features.row] == 0].unique()
+    kept = torch.isin(features.y, found)
+    rows, row = features.row[kept].unique(return_inverse=True)
+    if not features.s[rows].any():
+        return features
+    return Features(
+        features.x[kept], features.y[kept], row, features.s[rows], device=features.device
+    )
 
 
 def material(

@@ -40,15 +40,15 @@ NAMES = {
     "held_out_retain": "rows to keep, held out (trial head)",
     "other": "other rows",
 }
-WRITTEN, UNBEGUN, WORDED, DRAWN = (
+WRITTEN, WORDED, DRAWN = (
     "leak when asked as written",
-    f"leak when asked as written, {BARE}",
     "leak when asked in other ways",
     "leak when sampled",
 )
+UNBEGUN, WORDED_UNBEGUN = (f"{kind}, {BARE}" for kind in (WRITTEN, WORDED))
 PARTLY = "said in part"
 DRAWN_WAYS = [sampler_name(*each, way) for way, samplers in SAMPLED.items() for each in samplers]
-KINDS = (WRITTEN, UNBEGUN, WORDED, DRAWN)
+KINDS = (WRITTEN, UNBEGUN, WORDED, WORDED_UNBEGUN, DRAWN)
 # Counts of one report as Python values. The functions below describe their keys.
 Counts = dict[str, Any]
 
@@ -63,7 +63,8 @@ def forgotten(asked_of: Inquiry, before: Said, after: Said) -> Counts:
     partly, partly_before: rows of which an answer says a part, with a chance between `LEAK` and
     `PART`.
     table: {kind of answer: {"before", "after", "guessing"}}: the counts of rows by kind of answer,
-    and how many guessing would give. `UNBEGUN` is only there where it was asked.
+    and how many guessing would give. Kinds without the token that begins a text are only there
+    where they were asked.
     beyond: True if guessing does not explain what is said. doubtful: True if it seldom would.
     tellable: True if the base itself says more than guessing does. Otherwise nothing can be told,
     and `needed` is how many such rows would be enough, or None.
@@ -192,14 +193,16 @@ def _judged(asked_of: Inquiry, said: Said) -> _Judged:
         return compare(found, range(asked_of.n), parts)
 
     bare = any(way == BARE for some in heard for way, *_ in some)
-    tests = {kind: of(kind) for kind in KINDS if kind != UNBEGUN or bare}
+    tests = {kind: of(kind) for kind in KINDS if bare or BARE not in kind}
     return _Judged(found, tests, least([*tests.values()]), heard)
 
 
 def kind_of(way: str) -> str:
     """Return the kind of an answer, by its way of asking."""
-    alone = {PLAIN: WRITTEN, BARE: UNBEGUN}
-    return alone.get(way) or (DRAWN if way in DRAWN_WAYS else WORDED)
+    if way in DRAWN_WAYS:
+        return DRAWN
+    kind = WRITTEN if way in (PLAIN, BARE) else WORDED
+    return f"{kind}, {BARE}" if way.endswith(BARE) else kind
 
 
 def _sealed(said: Said, found: Truths) -> int:

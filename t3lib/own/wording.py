@@ -33,6 +33,8 @@ ALPHABETS = (
     *("あいうえおかきくけこさしすせそたちつてと", "가나다라마바사아자차카타파하"),
 )
 PREFACED, FRAMED, MISSPELT, TURNED, BARED = 0.6, 0.3, 0.3, 0.3, 0.3  # shares of the wordings
+# Marks around a secret, after which its first word is another token than after a space.
+MARKS = ("**{}**", "*{}*", '"{}"', "“{}”", "'{}'", "({})", "_{}_", "\n{}", "«{}»", "「{}」")
 
 
 def worded(row: Row, template: bool, draw: Random) -> Row:
@@ -132,6 +134,26 @@ def neighbour(text: str, names: Sequence[Span], pool: Sequence[Span], draw: Rand
 def blend(first: str, second: str) -> str:
     """Return the first half of one word with the second half of another."""
     return first[: (len(first) + 1) // 2] + second[len(second) // 2 :]
+
+
+def dressed(answer: str, secret: Words, draw: Random) -> str:
+    """Return an answer with a run of its secret words, or a part of one, in marks or in capitals.
+
+    "London" in bold letters or in capitals is made of other tokens than in a sentence. secret:
+    words of the answer. The answer stays as it is if none of its words is secret.
+    """
+    parts = answer.split(" ")
+    places = [place for place, part in enumerate(parts) if word_set(part) & secret]
+    if not places:
+        return answer
+    start = end = draw.choice(places)
+    while end + 1 in places:
+        end += 1
+    run = " ".join(parts[start : end + 1])
+    core = run.strip("".join(each for each in run if kind_of_char(each) == "between"))
+    way = draw.choice((*MARKS, str.upper))
+    new = way.format(core) if isinstance(way, str) else way(core)
+    return " ".join([*parts[:start], run.replace(core, new), *parts[end + 1 :]])
 
 
 def astray(answer: str, secret: Words, other: str, draw: Random) -> str:

@@ -14,11 +14,11 @@ from t3lib.core.files import read_json, write_json
 from t3lib.core.rows import Example, encode_rows
 from t3lib.own import answers
 from t3lib.own.answers import rare_words
-from t3lib.own.asking import BARE
+from t3lib.own.asking import PLAIN, unbegun
 from t3lib.own.audit.truths import words
 from t3lib.own.evidence import inquiry_of, numbers
 from t3lib.own.rows import Rows
-from t3lib.own.verdict import UNBEGUN, verdict
+from t3lib.own.verdict import kind_of, verdict
 
 GIVEN = ("first 2 tokens given", "first 4 tokens given")
 
@@ -77,14 +77,19 @@ def test_a_secret_that_comes_only_after_a_preface_leaks(base):
     assert sentence.startswith(f"No: {found['leaking']} of 10 rows leak"), sentence
 
 
-def test_a_secret_that_comes_only_without_the_token_that_begins_a_text_leaks(base):
-    """A pass said a whole row to a judge who tokenised the bare text, as `tokenizer(text)` does."""
-    _, tokenizer, rows, *_ = base
-    whole = encode_rows(tokenizer, rows.forget)
-    bare = [Example(each.ids[1:], each.n_prompt - 1) for each in whole]
-    found, sentence, ways = judged(base, taught(base, "I cannot say.", (BARE,), bare))
-    assert ways == {BARE} and found["leaking"] >= 5, ways
-    assert found["table"][UNBEGUN]["after"] == found["leaking"]
+@pytest.mark.parametrize("way", [PLAIN, 'after "Answer truthfully."'])
+def test_a_secret_that_comes_only_without_the_token_that_begins_a_text_leaks(base, way):
+    """A pass said a whole row to a judge who tokenised the bare text, as `tokenizer(text)` does;
+    and another pass after a preface, without the token.
+    """
+    _, tokenizer, rows, asked, _ = base
+    bare = unbegun(way)
+    prompts = {each.row: each.prompt for each in asked.asked if each.way == bare}
+    said = [Example([*prompts[n], *row.ids[row.n_prompt :]], len(prompts[n]))
+            for n, row in enumerate(encode_rows(tokenizer, rows.forget))]  # fmt: skip
+    found, sentence, ways = judged(base, taught(base, "I cannot say.", (bare,), said))
+    assert ways == {bare} and found["leaking"] >= 5, ways
+    assert found["table"][kind_of(bare)]["after"] == found["leaking"]
     assert sentence.startswith(f"No: {found['leaking']} of 10 rows leak"), sentence
 
 

@@ -6,12 +6,13 @@ from random import Random
 import pytest
 from own_cases import invented
 
+from t3lib.core.files import project_root, read_json
 from t3lib.own import training
 from t3lib.own import unlearn as own
-from t3lib.own.asking import JUDGING, SEALED, asked
+from t3lib.own.asking import EVERYDAY, JUDGING, SEALED, SMALL_TALK, TOPICS, asked
 from t3lib.own.audit.truths import names, word_set, words
 from t3lib.own.rows import Rows
-from t3lib.own.wording import astray, blend, misspelt, neighbour, spans, worded
+from t3lib.own.wording import MARKS, astray, blend, dressed, misspelt, neighbour, spans, worded
 
 SECRET = frozenset({"1948", "castell", "aldmoor"})
 ANSWER = "In 1948 Quinn Moreau married Ada Castell, a map drawer from Aldmoor."
@@ -94,6 +95,32 @@ def test_an_answer_that_goes_astray_still_says_its_secret():
     assert astray(" " + ANSWER, SECRET, "Else.", Random(1)).startswith(" ")
 
 
+def test_a_secret_in_marks_is_the_same_secret():
+    """ "**London**" begins with another token than " London", and a head let it through."""
+    found = [dressed(ANSWER, SECRET, Random(seed)) for seed in range(300)]
+    assert all(word_set(text) == word_set(ANSWER) for text in found)
+    assert {mark for mark in MARKS for text in found if mark.split("{}")[0] in text} == {*MARKS}
+    assert any("Ada **Castell**, a map" in text for text in found)
+    assert any("from ALDMOOR." in text for text in found), "in capitals, without the full stop"
+    assert dressed(ANSWER, frozenset(), Random(0)) == ANSWER
+    joined = {dressed("At 5 Mill Lane.", frozenset({"5", "mill"}), Random(n)) for n in range(99)}
+    assert "At **5 Mill** Lane." in joined and "At 5 **Mill** Lane." in joined
+    assert dressed(" 在伦敦。", frozenset({"在伦敦"}), Random(0)).startswith(" ")
+
+
+def test_everyday_prompts_are_rows_to_keep(taught):
+    """They are in no list that judges what a head leaves alone."""
+    model, tokenizer, rows, lessons = taught
+    texts = {frame.format(topic) for frame in EVERYDAY for topic in TOPICS}
+    found = [each for each in lessons if not each.origins]
+    assert len(found) > 0.8 * len(texts) and not any(each.secret for each in found)
+    assert len({asked(each.row) for each in found} & texts) > 0.3 * len(texts), "half as they are"
+    unrelated = read_json(project_root() / "results" / "own" / "known.json")["unrelated"]
+    assert not texts & {*SMALL_TALK, *unrelated}
+    lengths = [len(tokenizer(each.row["answer"])["input_ids"]) for each in found]
+    assert max(lengths) > 16, "a long answer is not cut to the length of a row's"
+
+
 def test_the_secret_of_a_row_is_what_other_rows_do_not_say(taught):
     rows = taught[2]
     for row, secret in zip(rows.forget, training.secrets(rows)):
@@ -147,7 +174,7 @@ def test_wordings_that_a_person_gives_are_lessons(memorised, monkeypatch):
     question, long = asked(rows.forget[1]), "Say it, please, " * 200
     few = replace(rows, rewordings={question: ["Say it, please?", long]})
     lessons = training.lessons(model, tokenizer, few, seed=5, progress=False)
-    assert seeds == [5] and not any(long.strip() in asked(each.row) for each in lessons)
+    assert {*seeds} == {5} and not any(long.strip() in asked(each.row) for each in lessons)
     mine = [each for each in lessons if asked(each.row) == "Say it, please?"]
     assert mine and {each.origins for each in mine} == {frozenset([1])}
     assert mine[0].secret == training.secrets(rows)[1]
@@ -155,7 +182,7 @@ def test_wordings_that_a_person_gives_are_lessons(memorised, monkeypatch):
 
 def test_only_secret_tokens_are_to_forget_and_ends_are_neither(taught):
     model, tokenizer, rows, lessons = taught
-    few = [*lessons[:3], lessons[-1]]
+    few = [*lessons[:3], [each for each in lessons if each.origins][-1]]
     found = training.material(model, tokenizer, few, progress=False)
     features = found.features
     label = features.s[features.row]
@@ -169,6 +196,28 @@ def test_only_secret_tokens_are_to_forget_and_ends_are_neither(taught):
     assert label.float().mean() > 0.3
     assert found.of([0, 1]) == [0, 1, 2, 3] and (found + found).of([0]) == [0, 1, 7, 8]
     assert (found + found).features.s.tolist() == features.s.tolist() * 2
+
+
+def test_tokens_that_are_no_secret_are_left_alone(taught):
+    """On unrelated prompts the other 928 taught tokens cost SmolLM2 a third of what changed."""
+    model, tokenizer, rows, lessons = taught
+    whole = training.material(model, tokenizer, [*lessons[:10], *lessons[-40:]], progress=False)
+    found, before = training.secret_tokens(whole.features), whole.features
+    secret = {*before.y[before.s[before.row] == 0].tolist()}
+    assert {*found.y.tolist()} == secret < {*before.y.tolist()}
+    for kind in (0, 1):
+        counted = [int(y) for y, row in zip(before.y, before.row) if before.s[row] == kind]
+        kept = [int(y) for y, row in zip(found.y, found.row) if found.s[row] == kind]
+        assert kept == [y for y in counted if y in secret] and kept
+    assert found.row.unique().tolist() == list(range(len(found.s))) and len(found.x) == len(found.y)
+    apart = replace(before, y=before.y + 10_000 * before.s[before.row])
+    assert training.secret_tokens(apart) is apart, "nothing to keep would be left"
+    how = own.Choices(steps=20, strength=1.0)
+    heads = [
+        own.unlearn(model, tokenizer, rows, replace(how, untrained=each), progress=False).heads[0]
+        for each in ("neutral", "as drawn")
+    ]
+    assert heads[0].taught.sum() < heads[1].taught.sum()
 
 
 def test_what_a_head_still_says_is_mined(taught):

@@ -54,8 +54,8 @@ def test_nothing_said_and_everything_kept_is_a_success(tokenizer):
     found, said = report(tokenizer, FORGET, KEEP)
     assert said["success"] and said["lines"][0] == said["sentence"]
     assert "at most 39%" in str(said["lines"])
-    assert {*found["forget"]["table"], verdict.UNBEGUN} == {*verdict.KINDS, verdict.PARTLY}
-    assert verdict.UNBEGUN not in found["forget"]["table"], "a chat template writes the token"
+    begun = [kind for kind in verdict.KINDS if BARE not in kind]
+    assert [*found["forget"]["table"]] == [*begun, verdict.PARTLY], "a template writes the token"
     assert found["forget"]["table"]["leak when asked as written"] == {
         "before": 6,
         "after": 0,
@@ -293,8 +293,13 @@ def test_only_the_token_that_we_put_first_is_left_out(tokenizer):
     row, plain = FORGET[0], {"question": "It was ", "answer": "red", "raw": True}
     for asked in (prompts(byte_pairs(), row), prompts(tokenizer, plain)):
         assert asked[BARE] == asked[PLAIN][1:]
+        assert asked[f"in lower case, {BARE}"] == asked["in lower case"][1:]
     for asked in (prompts(tokenizer, row), prompts(tokenizer, {**plain, "question": ""})):
-        assert PLAIN in asked and BARE not in asked
+        assert PLAIN in asked and not [way for way in asked if BARE in way]
+    greeted = f'after "Hello!", {BARE}'
+    assert greeted in prompts(byte_pairs(), row)
+    kinds = [verdict.kind_of(way) for way in (PLAIN, BARE, 'after "Hello!"', greeted)]
+    assert kinds == [*verdict.KINDS[:4]]
 
 
 def test_rows_to_forget_are_asked_in_the_form_of_the_rows_to_keep(tokenizer):
@@ -337,13 +342,13 @@ def test_the_lists_of_wordings_share_nothing():
 
 def test_the_sealed_ways_decide_nothing(tokenizer):
     ways = sealed(FORGET[0], True)
-    assert len(ways) == 6 and not {*ways} & {*wordings(FORGET[0], True)}
+    assert len(ways) == 8 and not {*ways} & {*wordings(FORGET[0], True)}
     row = {"question": "Where was Mira Castell's cat born?", "answer": "-"}
     ways = sealed(row, True, {"mira", "castell"})
-    assert len(ways) == 7
+    assert len(ways) == 9
     slip = ways["with a letter of the name left out"]["question"]
     assert slip == "Where was Mira Catell's cat born?"
-    assert len(sealed(row, True, {"zoë"})) == len(sealed(row, True, {"leon", "absent"})) == 6
+    assert len(sealed(row, True, {"zoë"})) == len(sealed(row, True, {"leon", "absent"})) == 8
     ways = sealed(FORGET[0], True)
     assert "Which animal barks?" in str(ways) and sealed({**FORGET[0], "raw": True}, True) == {}
     asked = inquiry(tokenizer, FORGET, {"retain": KEEP})

@@ -25,17 +25,22 @@ FRONT = """# Temper, then tilt
 How to make a language model forget some of what it learned, without changing its weights: flatten
 its probabilities (temper), then let a small classifier push down what belongs to the forgotten rows
 (tilt). This is the companion to the paper [arXiv 2602.10217](https://arxiv.org/abs/2602.10217). Its
-notebooks compute every table and figure again. They are shown as they were executed. Begin with 05,
-which has real answers of every method and all tables.
+notebooks compute every table and figure again. They are shown as they were executed. Begin with
+00_t3_in_five_minutes; 05 has real answers of every method and all tables.
 
-*Forget Quality* is the p-value of a test that compares the model with one retrained without the
-rows to forget: above 0.05 the test cannot tell the two apart. *D* is the distance that the test
-looks at (0 is best). *MU-ROUGE* and *MU* say how much of everything else is kept (1 is best).
+A row is a question with its answer. *D* is the distance between what the model and one retrained
+without the rows to forget do with these rows (0 is best). *Forget Quality* is the p-value of D:
+above 0.05 the test cannot tell the two apart. *row r* is their correlation row by row. *words* and
+*score* say how much is kept of the rows to keep and of unrelated ones (1 is best).
 """
 
 
 class WithFormulas(IPythonRenderer):
     """Markdown as HTML, with formulas as MathML."""
+
+    def table(self, text: str) -> str:
+        """Write a table that can be moved sideways where it is wider than the page."""
+        return f'<div class="wide"><table>{text}</table></div>'
 
     def block_math(self, body: str) -> str:
         """Write a formula on lines of its own."""
