@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import DynamicLayer
 
 from t3lib.classifier.pooling import mean_of, prefix_sums
 from t3lib.core.models import cache_of, within_memory
@@ -37,6 +38,38 @@ GPU_CACHE = 2**31
 
 State = tuple[tuple[int, ...], tuple[int, ...]]  # tokens of a prompt, and of its answer so far
 Choose = Callable[[Tensor, Tensor | None, Tensor, Tensor], Tensor]  # see `write_texts`
+
+
+class OneCopy(DynamicLayer):
+    """A cache layer that chooses rows and takes in the next token in one copy instead of two."""
+
+    chosen: Tensor | None = None  # rows, chosen since the last token
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        """Choose rows, when the next token comes."""
+        self.chosen = beam_idx if self.chosen is None else self.chosen[beam_idx]
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Return all keys and values of the chosen rows, the new ones last."""
+        rows, self.chosen = self.chosen, None
+        if rows is None or not self.get_seq_length():
+            return super().update(key_states, value_states, *args, **kwargs)
+        self.keys, self.values = (
+            _appended(old, rows, new)
+            for old, new in ((self.keys, key_states), (self.values, value_states))
+        )
+        return self.keys, self.values
+
+
+def _appended(old: Any, rows: Tensor, new: Tensor) -> Tensor:
+    """Return the chosen rows of `old`, and `new` after them, along the last dimension but one."""
+    n = old.shape[-2]
+    whole = old.new_empty(*new.shape[:-2], n + new.shape[-2], new.shape[-1])
+    torch.index_select(old, 0, rows.to(old.device), out=whole[..., :n, :])
+    whole[..., n:, :] = new
+    return whole
 
 
 def greedy(
@@ -178,6 +211,9 @@ def write_texts(
     writer, last = torch.arange(len(state), device=device), torch.tensor(room, device=device) - 1
     position = (mask.cumsum(-1) - 1).clamp(min=0)
     output, mask, sums = reader.prefill(texts, ids, position, mask, max(room))
+    for layer in getattr(cache_of(output), "layers", ()):
+        if type(layer) is DynamicLayer:  # other kinds move more than keys and values
+            layer.__class__ = OneCopy
     position = position[:, -1:]
     for step in range(max(room)):
         logits = output.logits[:, -1]

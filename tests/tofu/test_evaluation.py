@@ -17,6 +17,7 @@ from peft import LoraConfig, get_peft_model
 from reference import Reference
 from transformers import (
     AutoModelForCausalLM,
+    DynamicLayer,
     GPT2Config,
     GPT2LMHeadModel,
     GPTNeoConfig,
@@ -484,6 +485,27 @@ def test_tilts_that_agree_share_the_models_passes(tiny_model, reading, prompts, 
         five = writing.greedy(tiny_model, prompts, reading, [(heads[0], 2.0)] * 5, **few)
     assert five == [one] * 5
     assert sum(read) == alone
+
+
+def test_a_layer_that_copies_once_holds_what_transformers_own_does():
+    """Rows are chosen twice, once or never before the next tokens come, and keys are narrower."""
+    layers, draw = (DynamicLayer(), writing.OneCopy()), torch.Generator().manual_seed(0)
+    for rows, new in (((), 5), ([0, 2, 2], 1), ((), 2), ([1, 1, 0, 2], 1), ([3], 1)):
+        n = len(rows) or (3 if not layers[0].is_initialized else len(layers[0].keys))
+        keys, values = (torch.randn(n, 2, new, d, generator=draw) for d in (3, 4))
+        held = []
+        for layer in layers:
+            if rows:
+                twice = torch.tensor(rows)
+                layer.reorder_cache(torch.arange(len(layer.keys)).flip(0))
+                layer.reorder_cache(len(layer.keys) - 1 - twice)
+            held.append(layer.update(keys, values))
+        for own, theirs in zip(*held):
+            assert torch.equal(own, theirs) and own.is_contiguous()
+        assert layers[0].get_seq_length() == layers[1].get_seq_length()
+    empty = writing.OneCopy()
+    empty.reorder_cache(torch.tensor([0]))
+    assert empty.update(keys, values)[0].shape == keys.shape
 
 
 def test_an_answer_never_outgrows_its_room():
