@@ -47,9 +47,10 @@ class T3Head(nn.Module, PyTorchModelHubMixin):
     info: JSON saved with the head: base_model, base_revision, base_weights, split, seed,
     hyperparameters, metrics and whatever else the caller adds.
 
-    The buffer `taught` (V,) is True for tokens that were a target; None if that is not known, as in
-    heads of format 1. The buffer `has_token` (V,) is False for ids that stand for no token, as in a
-    padded vocabulary: they are never sampled. It is None if all ids have one or if it is not known.
+    The buffer `taught` (V,) is True for tokens that were a target, or fewer, as `t3lib.own` sets
+    it; None if that is not known, as in heads of format 1. The buffer `has_token` (V,) is False for
+    ids that stand for no token, as in a padded vocabulary: they are never sampled. It is None if
+    all ids have one or if it is not known.
 
     UserError for a size or setting that `settings.check` refuses, and for the prior "population"
     without gamma.

@@ -9,8 +9,8 @@ than the rows, and each of its rows is called a lesson.
    with the rows. Both are rows to keep, and the base itself answers them: what nobody asked to
    forget stays as it is.
 3. Only the tokens of a row to forget that overlap its secret words are of class 0. Its other tokens
-   are of class 1, as a row to keep of their own. Tokens that end a turn are of no class, and so are
-   tokens that are nowhere of class 0 (`secret_tokens`): the head leaves them alone.
+   are of class 1, as a row to keep of their own. Tokens that end a turn are of no class. The head
+   leaves tokens alone that are nowhere of class 0 (`secret_tokens`).
 4. Some wordings have an answer that goes astray before it says the secret, or that says it in marks
    or in capitals, which are other tokens. Where the base's own answer to a wording says a part of
    the secret, this text is a row to forget, too.
@@ -26,6 +26,7 @@ from random import Random
 from typing import Any
 
 import torch
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from t3lib.classifier.features import Features, extract_features
@@ -359,21 +360,14 @@ class Material:
         return Material(joined, self.origins + other.origins)
 
 
-def secret_tokens(features: Features) -> Features:
-    """Return only the tokens that are somewhere of class 0, and the rows that have one.
+def secret_tokens(features: Features, vocab_size: int) -> Tensor:
+    """Return which tokens (V,) are somewhere of class 0.
 
-    A head that is fitted on these has no other taught tokens, and those are neutral. So it changes
-    an answer only where a token of a secret is at stake. The features stay as they are if no row to
-    keep has such a token.
+    Only these count as taught. So a head changes an answer only where a token of a secret is at
+    stake, although it is fitted on all tokens.
     """
-    found = features.y[features.s[features.row] == 0].unique()
-    kept = torch.isin(features.y, found)
-    rows, row = features.row[kept].unique(return_inverse=True)
-    if not features.s[rows].any():
-        return features
-    return Features(
-        features.x[kept], features.y[kept], row, features.s[rows], device=features.device
-    )
+    found = features.y[features.s[features.row] == 0]
+    return torch.zeros(vocab_size, dtype=torch.bool).index_fill(0, found, True)
 
 
 def material(

@@ -175,8 +175,6 @@ def unlearn(
     rates = rates if choices.lr is None else (choices.lr,)
 
     def fitted(features: Features, rates: Sequence[float]) -> list[T3Head]:
-        if choices.untrained == "neutral" and not choices.plain:
-            features = training.secret_tokens(features)
         n_forget = int((features.s == 0).sum())
         per_epoch = steps_per_epoch(n_forget, settings["batch_size"])
         epochs = settings.get("epochs", -(-(choices.steps or steps) // per_epoch))
@@ -189,6 +187,7 @@ def unlearn(
         )
         for head in found:
             head.untrained = choices.untrained
+            head.taught = training.secret_tokens(features, vocabulary(base))
             head.has_token = belonging.tokens_known(tokenizer, vocabulary(base))
             head.info["steps"] = epochs * per_epoch
         return found

@@ -4,6 +4,7 @@ from dataclasses import replace
 from random import Random
 
 import pytest
+import torch
 from own_cases import invented
 
 from t3lib.core.files import project_root, read_json
@@ -199,25 +200,18 @@ def test_only_secret_tokens_are_to_forget_and_ends_are_neither(taught):
 
 
 def test_tokens_that_are_no_secret_are_left_alone(taught):
-    """On unrelated prompts the other 928 taught tokens cost SmolLM2 a third of what changed."""
+    """On unrelated prompts the other 1,541 taught tokens cost SmolLM2 a fifth of what changed."""
     model, tokenizer, rows, lessons = taught
     whole = training.material(model, tokenizer, [*lessons[:10], *lessons[-40:]], progress=False)
-    found, before = training.secret_tokens(whole.features), whole.features
-    secret = {*before.y[before.s[before.row] == 0].tolist()}
-    assert {*found.y.tolist()} == secret < {*before.y.tolist()}
-    for kind in (0, 1):
-        counted = [int(y) for y, row in zip(before.y, before.row) if before.s[row] == kind]
-        kept = [int(y) for y, row in zip(found.y, found.row) if found.s[row] == kind]
-        assert kept == [y for y in counted if y in secret] and kept
-    assert found.row.unique().tolist() == list(range(len(found.s))) and len(found.x) == len(found.y)
-    apart = replace(before, y=before.y + 10_000 * before.s[before.row])
-    assert training.secret_tokens(apart) is apart, "nothing to keep would be left"
+    found, features = training.secret_tokens(whole.features, len(tokenizer)), whole.features
+    secret = {*features.y[features.s[features.row] == 0].tolist()}
+    assert {*found.nonzero()[:, 0].tolist()} == secret < {*features.y.tolist()}
     how = own.Choices(steps=20, strength=1.0)
-    heads = [
-        own.unlearn(model, tokenizer, rows, replace(how, untrained=each), progress=False).heads[0]
-        for each in ("neutral", "as drawn")
-    ]
-    assert heads[0].taught.sum() < heads[1].taught.sum()
+    [head] = own.unlearn(model, tokenizer, rows, how, progress=False).heads
+    logf = head.logf(torch.randn(3, head.rank))
+    words = [tokenizer.decode([token]) for token in head.taught.nonzero()[:, 0]]
+    assert {"1", "9"} <= {*words} and not {"?", "."} & {*words}, words
+    assert (logf[:, ~head.taught] == 0).all() and (logf[:, head.taught] < 0).all()
 
 
 def test_what_a_head_still_says_is_mined(taught):
