@@ -27,9 +27,9 @@ EXACT = {"retain": 0.95, "held_out_retain": 0.8, "other": 0.95}
 COLD, WARM = (sampler_name(*sampler) for sampler in KEPT_SAMPLERS)
 EXACT_WARM = 0.8  # the same share for every set, sampled at τ = 1
 UNTESTED = (
-    "not tested: other languages, names written otherwise, other questions about the same people,"
-    " longer conversations, wordings and prefaces that nobody gave, samplers colder than τ = 0.3,"
-    " logits, the weights"
+    "not tested: other languages, prompts in another form, names written otherwise, other questions"
+    " about the same people, longer conversations, wordings that nobody gave, samplers colder than"
+    " τ = 0.3, logits, the weights"
 )
 SUPPRESSES = (
     "what T3 does: it suppresses answers and erases nothing. The base still has the rows, and a"
@@ -472,7 +472,8 @@ def _next(status: str, forget: Mapping[str, Any], kept: Mapping[str, Mapping[str
     """Return what to try next after a verdict that is no pass, or ""."""
     if status not in ("no", "read"):
         return ""
-    if forget["leaking"]:
+    changed = any(failing(name, entry) for name, entry in kept.items())
+    if forget["leaking"] and (forget["beyond"] or not changed):
         table = forget["table"]
         written = sum(table[kind]["after"] for kind in (WRITTEN, UNBEGUN) if kind in table)
         return (
@@ -481,7 +482,7 @@ def _next(status: str, forget: Mapping[str, Any], kept: Mapping[str, Mapping[str
             else "try next: give the wordings in which rows leak (--rewordings FILE), or a larger w"
             " (--set w=8)"
         )
-    if any(failing(name, entry) for name, entry in kept.items()):
+    if changed:
         return (
             "try next: give more rows like those that changed (--retain, or --other to watch them),"
             " or a smaller w (--set w=1)"

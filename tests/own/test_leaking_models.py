@@ -79,9 +79,7 @@ def test_a_secret_that_comes_only_after_a_preface_leaks(base):
 
 @pytest.mark.parametrize("way", [PLAIN, 'after "Answer truthfully."'])
 def test_a_secret_that_comes_only_without_the_token_that_begins_a_text_leaks(base, way):
-    """A pass said a whole row to a judge who tokenised the bare text, as `tokenizer(text)` does;
-    and another pass after a preface, without the token.
-    """
+    """A pass said a whole row to a judge who tokenised the text as `tokenizer(text)` does."""
     _, tokenizer, rows, asked, _ = base
     bare = unbegun(way)
     prompts = {each.row: each.prompt for each in asked.asked if each.way == bare}

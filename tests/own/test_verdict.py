@@ -370,3 +370,19 @@ def test_the_other_forms_of_a_row():
             other_forms({"question": "A ", "answer": "b", "raw": True}, False)
         ).values()
     ]
+
+
+def test_the_advice_follows_the_fault():
+    """Leaks that guessing explains brought a larger w, although rows to keep had changed."""
+    table = {kind: {"after": 0} for kind in verdict.KINDS} | {verdict.WRITTEN: {"after": 3}}
+    same = {verdict.COLD: 9, verdict.WARM: 9}
+    kept = {"rows": 9, "known_before": 9, "sampled_before": same, "unchanged_sampled": same}
+    of = {kind: {"retain": kept | {"unchanged": n}} for kind, n in (("kept", 9), ("changed", 5))}
+    for beyond, kind, advice in (
+        (True, "changed", "a larger w"),
+        (True, "kept", "a larger w"),
+        (False, "changed", "a smaller w"),
+        (False, "kept", "a larger w"),
+    ):
+        forget = {"leaking": 3, "beyond": beyond, "table": table}
+        assert advice in verdict._next("no", forget, of[kind]), (beyond, kind)
