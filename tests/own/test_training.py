@@ -144,6 +144,7 @@ def test_the_lessons(taught):
     assert len(forget) > 25 * n and {*range(n)} == {min(each.origins) for each in forget}
     assert {len(each.origins) for each in forget} == {1, 2}, "an answer astray is of two rows"
     assert all(any(each.row.get("bare") for each in some) for some in (forget, keep))
+    assert all(any("**" in each.row["answer"] for each in some) for some in (forget, keep))
     texts = [asked(each.row) for each in lessons]
     judging = [*JUDGING.prefaces, *SEALED.prefaces, JUDGING.frames[0].split("{}")[0]]
     assert not [text for text in texts for other in judging if text.startswith(other)]
