@@ -295,7 +295,7 @@ def test_long_work_is_announced_with_time_memory_and_disk(case, monkeypatch):
     assert timed == [50, 50]
     seconds[1] = 400.0
     line = evidence.forecast(model, tokenizer, asked, given)
-    assert re.match(r"this may take up to \d+\.\d hours, 0.0 GiB of memory and 0.03 GiB", line)
+    assert re.match(r"this may take up to \d+\.\d hours, 0.0 GiB of memory and 0.04 GiB", line)
     alone = evidence.forecast(model, tokenizer, asked, given, plain=True)
     assert "0.00 GiB of disk" in alone
 
