@@ -82,7 +82,8 @@ SMALL_TALK = (
     "What is two plus three?",
     "Please write a short poem about the sea.",
 )
-# Frames and topics of everyday prompts, on which heads are fitted: the base's answers are to keep.
+# Everyday prompts have nothing to do with any row. Each frame is filled with each topic. Heads are
+# fitted on them as rows to keep, with the base's own answers.
 EVERYDAY = (
     *("Tell me something about {}.", "Write a short paragraph about {}.", "Why do we need {}?"),
     *("Make a numbered list about {}.", "When did people first have {}?", "I like {}. And you?"),
@@ -240,7 +241,7 @@ def sealed(row: Row, template: bool, name: Iterable[str] = ()) -> dict[str, Row]
     if (slip := slipped(text, name)) != text:
         found["with a letter of the name left out"] = slip
     shots = "\n".join(f"{question}\n{answer}" for question, answer in SEALED.shots)
-    found |= {f"framed as {frame}": frame.format(text) for frame in SEALED.frames}
+    found |= {f"as {frame.format('…')}": frame.format(text) for frame in SEALED.frames}
     found["after two questions with answers"] = f"{shots}\n{text}"
     rows = {way: reworded(row, other) for way, other in found.items()}
     if template:

@@ -214,8 +214,8 @@ def everyday(
     seed: int = 0,
     progress: bool = True,
 ) -> list[Lesson]:
-    """Make rows to keep: prompts that have nothing to do with the rows, in the form of a random
-    row, and what the base answers. Half of them are worded anew.
+    """Make rows to keep: everyday prompts, each in the form of a random row (system text, earlier
+    turns), and what the base answers. Half of them are worded anew.
     """
     own, template = [*rows.forget, *rows.retain], tokenizer.chat_template is not None
     forms = [row for row in own if not row.get("raw")] or own
@@ -243,8 +243,8 @@ def answered_by(
 ) -> list[Lesson]:
     """Return lessons to keep with the base's own answers, one greedy and one sampled.
 
-    Left out are answers with a secret word that no row to keep has. room: tokens that an answer may
-    have at least.
+    Left out are answers with a secret word that no row to keep has. room: an answer may have this
+    many tokens, or twice those of the row's own answer, if that is more.
     """
     if not asked_of:
         return []
@@ -264,7 +264,10 @@ def answered_by(
 def _prompts(
     tokenizer: Any, some: Sequence[Lesson], room: int = 0
 ) -> tuple[list[list[int]], list[int]]:
-    """Return the prompt of each lesson, and the tokens of its answer, at least half of `room`."""
+    """Return for each lesson its prompt as token ids, and the number of tokens of its answer.
+
+    The number is at least half of `room`, because what is written may be twice as long.
+    """
     examples = encode_rows(tokenizer, [each.row for each in some])
     return [each.ids[: each.n_prompt] for each in examples], [
         max(room // 2, len(each.ids) - each.n_prompt) for each in examples
@@ -361,10 +364,10 @@ class Material:
 
 
 def secret_tokens(features: Features, vocab_size: int) -> Tensor:
-    """Return which tokens (V,) are somewhere of class 0.
+    """Return a bool for each token of the vocabulary (V,): whether any lesson has it as class 0.
 
-    Only these count as taught. So a head changes an answer only where a token of a secret is at
-    stake, although it is fitted on all tokens.
+    Only these tokens count as taught. A head is fitted on all tokens, but changes the probability
+    of these alone.
     """
     found = features.y[features.s[features.row] == 0]
     return torch.zeros(vocab_size, dtype=torch.bool).index_fill(0, found, True)

@@ -137,10 +137,10 @@ def blend(first: str, second: str) -> str:
 
 
 def dressed(answer: str, secret: Words, draw: Random) -> str:
-    """Return an answer with a run of its secret words, or a part of one, in marks or in capitals.
+    """Return an answer with some of its secret words, next to each other, in marks or in capitals.
 
-    "London" in bold letters or in capitals is made of other tokens than in a sentence. secret:
-    words of the answer. The answer stays as it is if none of its words is secret.
+    In bold type or in capitals "London" consists of other tokens than in a sentence. secret: words
+    of the answer. The answer stays as it is if none of its words is secret.
     """
     parts = answer.split(" ")
     places = [place for place, part in enumerate(parts) if word_set(part) & secret]

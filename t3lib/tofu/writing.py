@@ -46,13 +46,13 @@ class OneCopy(DynamicLayer):
     chosen: Tensor | None = None  # rows, chosen since the last token
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Choose rows, when the next token comes."""
+        """Remember the rows (n,) that are to be chosen when the next token comes."""
         self.chosen = beam_idx if self.chosen is None else self.chosen[beam_idx]
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """Return all keys and values of the chosen rows, the new ones last."""
+        """Return the keys and values of the chosen rows, those of the new tokens last."""
         rows, self.chosen = self.chosen, None
         if rows is None or not self.get_seq_length():
             return super().update(key_states, value_states, *args, **kwargs)
