@@ -95,6 +95,8 @@ TOPICS = (
     *("hospitals", "our language", "newspapers", "clean rivers"),
 )
 PLAIN = "as it stands"
+TEXT = "as plain text"
+ENDS = "as plain text after ten end tokens"
 SECOND = "as a second turn"
 BARE = "without the token that begins a text"
 SPELLINGS = ("in lower case", "without its last mark")
@@ -129,6 +131,10 @@ class Form:
 
     raw: bool
     system: str | None
+
+
+# The form of a bare question: without a chat template, and without "Question:" and "Answer:".
+PLAIN_TEXT = Form(True, None)
 
 
 def form_of_row(row: Row) -> Form:
@@ -204,7 +210,10 @@ def wordings(
         way: reworded(row, other) for way, other in found.items() if other.strip() or way == PLAIN
     }
     form = form_of_row(row)
-    others = dict(forms)
+    others = dict(forms) | {TEXT: PLAIN_TEXT}
+    if not raw:
+        ways = [f'after "{preface.strip()}"' for preface in JUDGING.prefaces]
+        rows |= {f"{way}, {TEXT}": in_form(rows[way], PLAIN_TEXT) for way in ways}
     if template and not raw:
         rows[SECOND] = after_turn(row, JUDGING.turns[0])
         without = form.system is not None
@@ -303,13 +312,20 @@ def questions(
 def sealed_questions(
     tokenizer: Any, rows: Sequence[Row], names: Sequence[Iterable[str]]
 ) -> list[Asked]:
-    """Build the questions that are only reported, for greedy decoding. names: as of `sealed`."""
-    template = tokenizer.chat_template is not None
-    return [
-        each
-        for number, (row, name) in enumerate(zip(rows, names))
-        for each in _encoded(tokenizer, number, sealed(row, template, name))
-    ]
+    """Build the questions that are only reported, for greedy decoding. names: as of `sealed`.
+
+    The question as plain text also comes after ten tokens that end a text, which put a model back
+    to the start of one.
+    """
+    template, found = tokenizer.chat_template is not None, []
+    for number, (row, name) in enumerate(zip(rows, names)):
+        ways = sealed(row, template, name)
+        found += _encoded(tokenizer, number, ways)
+        if ways and (end := tokenizer.eos_token_id) is not None:
+            text = {ENDS: in_form(row, PLAIN_TEXT) | {"bare": True}}
+            for each in _encoded(tokenizer, number, text):
+                found.append(replace(each, prompt=[end] * 10 + each.prompt))
+    return found
 
 
 def _encoded(tokenizer: Any, number: int, ways: Mapping[str, Row]) -> list[Asked]:

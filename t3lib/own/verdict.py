@@ -27,7 +27,7 @@ EXACT = {"retain": 0.95, "held_out_retain": 0.8, "other": 0.95}
 COLD, WARM = (sampler_name(*sampler) for sampler in KEPT_SAMPLERS)
 EXACT_WARM = 0.8  # the same share for every set, sampled at τ = 1
 UNTESTED = (
-    "not tested: other languages, prompts in another form, names written otherwise, other questions"
+    "not tested: other languages, names written otherwise, other questions"
     " about the same people, longer conversations, wordings that nobody gave, samplers colder than"
     " τ = 0.3, logits, the weights"
 )
@@ -192,8 +192,8 @@ def _judged(asked_of: Inquiry, said: Said) -> _Judged:
         }
         return compare(found, range(asked_of.n), parts)
 
-    bare = any(way == BARE for some in heard for way, *_ in some)
-    tests = {kind: of(kind) for kind in KINDS if bare or BARE not in kind}
+    used = {kind_of(way) for some in heard for way, *_ in some}
+    tests = {kind: of(kind) for kind in KINDS if kind in used or BARE not in kind}
     return _Judged(found, tests, least([*tests.values()]), heard)
 
 

@@ -17,7 +17,16 @@ from random import Random
 from typing import NamedTuple
 
 from t3lib.core.rows import Row
-from t3lib.own.asking import FITTING, Form, after_turn, asked, form_of_row, in_form, reworded
+from t3lib.own.asking import (
+    FITTING,
+    PLAIN_TEXT,
+    Form,
+    after_turn,
+    asked,
+    form_of_row,
+    in_form,
+    reworded,
+)
 from t3lib.own.audit.truths import clauses, forms, kind_of_char, word_set
 
 Words = frozenset[str]
@@ -33,6 +42,7 @@ ALPHABETS = (
     *("あいうえおかきくけこさしすせそたちつてと", "가나다라마바사아자차카타파하"),
 )
 PREFACED, FRAMED, MISSPELT, TURNED, BARED = 0.6, 0.3, 0.3, 0.3, 0.3  # shares of the wordings
+UNFRAMED = 0.2  # share of the wordings that are plain text, without a template or our own frame
 # Marks around a secret, after which its first word is another token than after a space.
 MARKS = ("**{}**", "*{}*", '"{}"', "“{}”", "'{}'", "({})", "_{}_", "\n{}", "«{}»", "「{}」")
 
@@ -41,8 +51,8 @@ def worded(row: Row, template: bool, draw: Random) -> Row:
     """Return a row in a random wording.
 
     template: True if the tokenizer has a chat template. Then a wording may have another system text
-    and an earlier turn. Otherwise it may lack the token that begins a text (`bare`), as a prompt of
-    another tool may.
+    and an earlier turn. Without a template, or as plain text, it may lack the token that begins a
+    text (`bare`), as a prompt of another tool may.
     """
     text, raw = asked(row), bool(row.get("raw"))
     if draw.random() < MISSPELT:
@@ -52,6 +62,8 @@ def worded(row: Row, template: bool, draw: Random) -> Row:
     if draw.random() < PREFACED:
         text = (draw.choice(FITTING.prefaces) if draw.random() < 0.4 else babble(draw)) + text
     found = reworded(row, text)
+    if not raw and draw.random() < UNFRAMED:
+        found, raw = in_form(found, PLAIN_TEXT), True
     if not template or raw:
         return {**found, "bare": True} if draw.random() < BARED else found
     if draw.random() < 0.5:

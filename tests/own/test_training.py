@@ -29,9 +29,13 @@ def taught(memorised):
 
 def test_a_wording_keeps_the_answer_and_changes_what_its_form_allows():
     draw, row = Random(0), {"question": "Who wrote it?", "answer": "Ada.", "system": "S"}
-    found = [worded(row, True, draw) for _ in range(200)]
-    assert all(each["answer"] == "Ada." for each in found)
-    assert len({str(each["question"]) for each in found}) > 150
+    made = [worded(row, True, draw) for _ in range(200)]
+    assert {each["answer"].strip() for each in made} == {"Ada."}
+    assert len({str(each["question"]) for each in made}) > 150
+    texts = [each for each in made if each.get("raw")]
+    assert 0.1 < len(texts) / len(made) < 0.3, "the share that is plain text"
+    assert all(isinstance(each["question"], str) for each in texts)
+    found = [each for each in made if not each.get("raw")]
     assert {each.get("system") for each in found} > {None, "S"}
     assert any(each["question"][0] == {"role": "user", "content": "Hi there."} for each in found)
     raw = [worded({**row, "raw": True}, True, draw) for _ in range(50)]
@@ -41,8 +45,9 @@ def test_a_wording_keeps_the_answer_and_changes_what_its_form_allows():
         assert 0.15 < sum(each.get("bare", False) for each in some) / len(some) < 0.45
     assert not any("bare" in each for each in found), "the template writes the first token"
     chat = {**row, "question": [{"role": "user", "content": text} for text in ("One?", "Two?")]}
-    assert all(each["question"][-2]["content"] == "One?" or len(each["question"]) > 2
-               for each in (worded(chat, True, draw) for _ in range(50)))  # fmt: skip
+    turns = [each["question"] for each in (worded(chat, True, draw) for _ in range(50))
+             if not each.get("raw")]  # fmt: skip
+    assert all(some[-2]["content"] == "One?" or len(some) > 2 for some in turns) and turns
 
 
 def test_a_slip_changes_one_or_two_letters():

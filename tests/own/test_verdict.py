@@ -16,16 +16,20 @@ from t3lib.own import answers, verdict
 from t3lib.own.answers import inquiry
 from t3lib.own.asking import (
     BARE,
+    ENDS,
     FITTING,
     JUDGING,
     PLAIN,
     SEALED,
     SECOND,
+    TEXT,
     Form,
     in_form,
     other_forms,
     questions,
     sealed,
+    sealed_questions,
+    unbegun,
     wordings,
 )
 from t3lib.own.audit.truths import words
@@ -54,7 +58,7 @@ def test_nothing_said_and_everything_kept_is_a_success(tokenizer):
     found, said = report(tokenizer, FORGET, KEEP)
     assert said["success"] and said["lines"][0] == said["sentence"]
     assert "at most 39%" in str(said["lines"])
-    begun = [kind for kind in verdict.KINDS if BARE not in kind]
+    begun = [kind for kind in verdict.KINDS if kind != verdict.UNBEGUN]
     assert [*found["forget"]["table"]] == [*begun, verdict.PARTLY], "a template writes the token"
     assert found["forget"]["table"]["leak when asked as written"] == {
         "before": 6,
@@ -262,9 +266,12 @@ def test_the_ways_of_asking(tokenizer):
         'after "Remember:"',
         'after "请回答："',
         "reworded 1",
+        *(f'after "{each.strip()}", {TEXT}' for each in JUDGING.prefaces),
         SECOND,
+        TEXT,
         "with a system text",
     ]
+    assert ways[TEXT] == row | {"answer": f" {row['answer']}", "raw": True}
     assert (
         ways["with a system text"]["system"] == SYSTEM
         and ways["without its last mark"]["question"][-1] == "a"
@@ -295,7 +302,10 @@ def test_only_the_token_that_we_put_first_is_left_out(tokenizer):
         assert asked[BARE] == asked[PLAIN][1:]
         assert asked[f"in lower case, {BARE}"] == asked["in lower case"][1:]
     for asked in (prompts(tokenizer, row), prompts(tokenizer, {**plain, "question": ""})):
-        assert PLAIN in asked and not [way for way in asked if BARE in way]
+        assert PLAIN in asked and not [way for way in asked if BARE in way and TEXT not in way]
+    assert {way for way in prompts(tokenizer, row) if BARE in way} == {
+        unbegun(way) for way in prompts(tokenizer, row) if way.endswith(TEXT)
+    }
     greeted = f'after "Hello!", {BARE}'
     assert greeted in prompts(byte_pairs(), row)
     kinds = [verdict.kind_of(way) for way in (PLAIN, BARE, 'after "Hello!"', greeted)]
@@ -358,6 +368,15 @@ def test_the_sealed_ways_decide_nothing(tokenizer):
         after.sealed[number]["dropped"] = [truths[number]]
     found = numbers(asked, base, after)
     assert found["forget"]["sealed"]["leaking"] == 6 and verdict.verdict(found)["success"]
+
+
+def test_the_question_also_comes_after_ten_tokens_that_end_a_text():
+    """They put a model back to the start of a text, and then a pass said a whole row."""
+    tokenizer, [row, *_] = byte_pairs(), FORGET
+    ways = {each.way: each.prompt for each in sealed_questions(tokenizer, [row], [()])}
+    ends, text = ways[ENDS][:10], ways[ENDS][10:]
+    assert ends == [tokenizer.eos_token_id] * 10 and tokenizer.decode(text) == row["question"]
+    assert not sealed_questions(tokenizer, [{**row, "raw": True}], [()])
 
 
 def test_the_other_forms_of_a_row():
