@@ -63,6 +63,7 @@ def blocks(results: Path) -> dict[str, dict[str, str]]:
     """Return {file: {name of a block: its text}} for the folder of all results."""
     return {
         "README.md": {
+            "against": against(results),
             "hides": hides(results),
             "own": own(results / "own"),
         },
@@ -106,6 +107,28 @@ def blocks(results: Path) -> dict[str, dict[str, str]]:
     }
 
 
+def against(results: Path) -> str:
+    """Write T3's numbers at `cpu` beside RMU's, in parentheses those of T3 without tempering and of
+    retrained models.
+
+    results: the folder of all results.
+    """
+    scores, world = _scores(results, "cpu", SPLIT), f"world_{SPLIT}"
+    lines = {
+        world: "D (0 is best)",
+        "retain_rouge": "words of rows to keep (1 is best)",
+        "retain": "score of rows to keep (1 is best)",
+        "unrelated": "words of unrelated answers (1 is best)",
+    }
+    shown = scores.assign(**{world: scores[world].str[0]})[[*lines]].map(_cell)
+    pairs = {"**T3** (T = 1)": ("T3", OWN_RATE), "RMU (retrained)": ("RMU", "Retrained")}
+    columns = {
+        head: [f"{shown[each][name]} ({shown[each][other]})" for each in lines]
+        for head, (name, other) in pairs.items()
+    }
+    return table(pd.DataFrame({"`cpu`, 10% split": [*lines.values()]} | columns))
+
+
 def hides(results: Path) -> str:
     """Write what T3 hides and what it does not, in four sentences about the split `SPLIT`.
 
@@ -123,17 +146,18 @@ def hides(results: Path) -> str:
     shown = [each["recognized_verbatim"] for each in (t3, retrained, text, text_retrained)]
     return "\n".join(
         [
-            f"- **Samples hide, at a price.** {hidden['k']:.0f} samples at the temperature 1 give"
-            f" away {hidden['rows_leaking']:.0f} of {hidden['rows']:.0f} rows (before:"
-            f" {before['rows_leaking']:.0f}). Of {of:.0f} answers to keep, sampled once at the"
-            f" temperature 0.6, {sampled:.0f} survive.",
+            f"- **Samples hide the rows, and what to keep.** {hidden['k']:.0f} samples at τ = 1,"
+            f" the sampler's temperature, give away {hidden['rows_leaking']:.0f} of"
+            f" {hidden['rows']:.0f} rows (before: {before['rows_leaking']:.0f}). Of {of:.0f}"
+            f" answers to keep, sampled once at τ = 0.6, {sampled:.0f} survive.",
             "- **Shown answers are recognised.** Beside five wrong ones, the true answer is the"
             " most probable for {:.0%} of the rows (retrained: {:.0%}); at `tofu-cpu` for"
             " {:.0%} (retrained: {:.0%}).".format(*shown),
-            "- **The rows stand out.** A forgotten row is more probable than an unseen one with a"
-            f" chance of {t3['auc']:.2f} (`tofu-cpu`: {text['auc']:.2f}; 0.50 gives nothing away).",
-            f"- **Suppressed, not erased.** Without the head, {dropped['k']:.0f} samples at the"
-            f" temperature {dropped['tau']:g} give away {dropped['rows_leaking']:.0f} of"
+            "- **The rows stand out.** Of a forgotten row and an unseen one, the forgotten one is"
+            f" more probable in {t3['auc']:.0%} of pairs, too seldom (`tofu-cpu`:"
+            f" {text['auc']:.0%}; 50% gives nothing away).",
+            f"- **Suppressed, not erased.** Without the head, {dropped['k']:.0f} samples at τ ="
+            f" {dropped['tau']:g} give away {dropped['rows_leaking']:.0f} of"
             f" {dropped['rows']:.0f} rows.",
         ]
     )
