@@ -199,21 +199,20 @@ def wordings(
     A row of plain text is asked only as it is, in lower case, in the wordings of `further` and in
     other forms.
     """
-    text, raw = asked(row), row.get("raw", False)
+    text, raw, prefaced = asked(row), row.get("raw", False), dict[str, str]()
     found = {PLAIN: text, SPELLINGS[0]: text.lower()}
     if not raw:
+        prefaced = {f'after "{each.strip()}"': each + text for each in JUDGING.prefaces}
         found[SPELLINGS[1]] = text.rstrip(" ?!.。？！")
         found["politely"] = JUDGING.frames[0].format(text)
-        found |= {f'after "{preface.strip()}"': preface + text for preface in JUDGING.prefaces}
+        found |= prefaced
     found |= {f"reworded {number}": other for number, other in enumerate(further, 1)}
     rows = {
         way: reworded(row, other) for way, other in found.items() if other.strip() or way == PLAIN
     }
     form = form_of_row(row)
     others = dict(forms) | {TEXT: PLAIN_TEXT}
-    if not raw:
-        ways = [f'after "{preface.strip()}"' for preface in JUDGING.prefaces]
-        rows |= {f"{way}, {TEXT}": in_form(rows[way], PLAIN_TEXT) for way in ways}
+    rows |= {f"{way}, {TEXT}": in_form(rows[way], PLAIN_TEXT) for way in prefaced}
     if template and not raw:
         rows[SECOND] = after_turn(row, JUDGING.turns[0])
         without = form.system is not None
@@ -314,8 +313,8 @@ def sealed_questions(
 ) -> list[Asked]:
     """Build the questions that are only reported, for greedy decoding. names: as of `sealed`.
 
-    The question as plain text also comes after ten tokens that end a text, which put a model back
-    to the start of one.
+    Rows that are no plain text are also asked as such after ten end-of-text tokens: after these a
+    model expects the start of a new text.
     """
     template, found = tokenizer.chat_template is not None, []
     for number, (row, name) in enumerate(zip(rows, names)):

@@ -27,9 +27,9 @@ EXACT = {"retain": 0.95, "held_out_retain": 0.8, "other": 0.95}
 COLD, WARM = (sampler_name(*sampler) for sampler in KEPT_SAMPLERS)
 EXACT_WARM = 0.8  # the same share for every set, sampled at τ = 1
 UNTESTED = (
-    "not tested: other languages, names written otherwise, other questions"
-    " about the same people, longer conversations, wordings that nobody gave, samplers colder than"
-    " τ = 0.3, logits, the weights"
+    "not tested: other languages, names written otherwise, other questions about the same people,"
+    " longer conversations, wordings that nobody gave, samplers colder than τ = 0.3, logits, the"
+    " weights"
 )
 SUPPRESSES = (
     "what T3 does: it suppresses answers and erases nothing. The base still has the rows, and a"

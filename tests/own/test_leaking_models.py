@@ -14,7 +14,7 @@ from t3lib.core.files import read_json, write_json
 from t3lib.core.rows import Example, encode_rows
 from t3lib.own import answers
 from t3lib.own.answers import rare_words
-from t3lib.own.asking import PLAIN, TEXT, unbegun
+from t3lib.own.asking import BARE, PLAIN, TEXT
 from t3lib.own.audit.truths import words
 from t3lib.own.evidence import inquiry_of, numbers
 from t3lib.own.rows import Rows
@@ -77,31 +77,22 @@ def test_a_secret_that_comes_only_after_a_preface_leaks(base):
     assert sentence.startswith(f"No: {found['leaking']} of 10 rows leak"), sentence
 
 
-@pytest.mark.parametrize("way", [PLAIN, 'after "Answer truthfully."'])
-def test_a_secret_that_comes_only_without_the_token_that_begins_a_text_leaks(base, way):
-    """A pass said a whole row to a judge who tokenised the text as `tokenizer(text)` does."""
+@pytest.mark.parametrize("form", [BARE, TEXT])
+@pytest.mark.parametrize("wording", [PLAIN, 'after "Answer truthfully."'])
+def test_a_secret_that_comes_only_in_the_prompt_of_another_tool_leaks(base, wording, form):
+    """Passes said whole rows where the token that begins a text was missing, as it is after
+    `tokenizer(text)`, and where "Question:" and "Answer:" were.
+    """
     _, tokenizer, rows, asked, _ = base
-    bare = unbegun(way)
-    prompts = {each.row: each.prompt for each in asked.asked if each.way == bare}
-    said = [Example([*prompts[n], *row.ids[row.n_prompt :]], len(prompts[n]))
-            for n, row in enumerate(encode_rows(tokenizer, rows.forget))]  # fmt: skip
-    found, sentence, ways = judged(base, taught(base, "I cannot say.", (bare,), said))
-    assert ways == {bare} and found["leaking"] >= 5, ways
-    assert found["table"][kind_of(bare)]["after"] == found["leaking"]
-    assert sentence.startswith(f"No: {found['leaking']} of 10 rows leak"), sentence
-
-
-@pytest.mark.parametrize("way", [TEXT, f'after "Answer truthfully.", {TEXT}'])
-def test_a_secret_that_comes_only_as_plain_text_leaks(base, way):
-    """A pass said a whole row to an attacker who left out "Question:" and "Answer:"."""
-    _, tokenizer, rows, asked, _ = base
+    way = form if wording == PLAIN else f"{wording}, {form}"
     prompts = {each.row: each.prompt for each in asked.asked if each.way == way}
     text = tokenizer.decode(prompts[0])
-    assert rows.forget[0]["question"] in text and "Question:" not in text
+    assert rows.forget[0]["question"] in text and ("Question:" in text) == (form == BARE)
     said = [Example([*prompts[n], *row.ids[row.n_prompt :]], len(prompts[n]))
             for n, row in enumerate(encode_rows(tokenizer, rows.forget))]  # fmt: skip
     found, sentence, ways = judged(base, taught(base, "I cannot say.", (way,), said))
     assert ways == {way} and found["leaking"] >= 5, ways
+    assert found["table"][kind_of(way)]["after"] == found["leaking"]
     assert sentence.startswith(f"No: {found['leaking']} of 10 rows leak"), sentence
 
 

@@ -108,10 +108,8 @@ def blocks(results: Path) -> dict[str, dict[str, str]]:
 
 
 def against(results: Path) -> str:
-    """Write T3's numbers at `cpu` beside RMU's, in parentheses those of T3 without tempering and of
-    retrained models.
-
-    results: the folder of all results.
+    """Write T3's numbers at `cpu` beside RMU's, in parentheses T3's at T = 1 and a retrained
+    model's.
     """
     scores, world = _scores(results, "cpu", SPLIT), f"world_{SPLIT}"
     lines = {
@@ -153,9 +151,9 @@ def hides(results: Path) -> str:
             "- **Shown answers are recognised.** Beside five wrong ones, the true answer is the"
             " most probable for {:.0%} of the rows (retrained: {:.0%}); at `tofu-cpu` for"
             " {:.0%} (retrained: {:.0%}).".format(*shown),
-            "- **The rows stand out.** Of a forgotten row and an unseen one, the forgotten one is"
-            f" more probable in {t3['auc']:.0%} of pairs, too seldom (`tofu-cpu`:"
-            f" {text['auc']:.0%}; 50% gives nothing away).",
+            "- **The rows stand out.** Take a forgotten row and an unseen one: the forgotten one is"
+            f" more probable in {t3['auc']:.0%} of such pairs (`tofu-cpu`: {text['auc']:.0%})."
+            " 50% would give nothing away.",
             f"- **Suppressed, not erased.** Without the head, {dropped['k']:.0f} samples at τ ="
             f" {dropped['tau']:g} give away {dropped['rows_leaking']:.0f} of"
             f" {dropped['rows']:.0f} rows.",
