@@ -138,6 +138,15 @@ def run(argv: Sequence[str] | None) -> int:
     except (UserError, ConnectionError) as error:
         print(f"{args.parser.prog}: {printable(error)}", file=sys.stderr)
         return 2
+    except UnicodeEncodeError:
+        print(f"{args.parser.prog}: an argument is no text in UTF-8", file=sys.stderr)
+        return 2
+    except OSError as error:
+        if error.filename is None:
+            raise
+        what = f"{printable(error.filename, 80)}: {error.strerror}"
+        print(f"{args.parser.prog}: {what}", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         told = (
             "stopped"
@@ -262,6 +271,11 @@ def columns(text: str) -> dict[str, str]:
     return {name.strip(): column.strip() for name, column in pairs}
 
 
+def folder(text: str) -> Path:
+    """Parse the name of a folder; `~` is the user's own."""
+    return Path(text).expanduser()
+
+
 def comma(kind: type[Value], example: str) -> Callable[[str], list[Value]]:
     """Return a parser of a comma list with at least one value.
 
@@ -342,7 +356,7 @@ SYSTEM: Options = {  # of questions that have no system text of their own
 }
 UNLEARN: Options = {
     "--out": {
-        "type": Path,
+        "type": folder,
         "required": True,
         "help": "folder for the head; the report goes to OUT-report",
     },
@@ -367,7 +381,7 @@ GENERATE: Options = {
 }
 EVALUATE: Options = {
     "--holdout": {"metavar": "FILE", "help": "rows to keep that no head was fitted on"},
-    "--out": {"type": Path, "required": True, "help": "folder for the report"},
+    "--out": {"type": folder, "required": True, "help": "folder for the report"},
     "--overwrite": {
         "action": "store_true",
         "help": "allow a report in a folder that holds a head",
@@ -399,9 +413,9 @@ SERVE: Options = {
 
 
 def unlearn(args: argparse.Namespace) -> int:
-    """Carry out `t3 unlearn`: fit a head on own rows, write it with its report.
+    """Carry out `t3 unlearn`: fit a head on own rows, write it, then its report.
 
-    Nothing is written unless everything succeeds. Returns the exit code.
+    Nothing is written unless the head was fitted and judged. Returns the exit code.
     """
     check_files(args)
     check_out(args.out, empty=not args.overwrite)
@@ -429,7 +443,6 @@ def unlearn(args: argparse.Namespace) -> int:
     except Exception:
         shutil.rmtree(features, ignore_errors=True)
         raise
-    shutil.rmtree(features, ignore_errors=True)
     unlearned.save_pretrained(args.out, overwrite=args.overwrite)
     print(
         f"trained a head with {unlearned.head.num_parameters:,} parameters on"
@@ -437,6 +450,7 @@ def unlearn(args: argparse.Namespace) -> int:
         f" {time.perf_counter() - start:.1f} s, saved to {args.out}"
     )
     status = write_report(unlearned.report or {}, report_folder(args.out))
+    shutil.rmtree(features, ignore_errors=True)
     print(next_command(args, wanted.forget[0]))
     return status
 
@@ -503,12 +517,15 @@ def serve(args: argparse.Namespace) -> None:
     heads = heads_of(args)
     from t3lib.own import serve as server
 
-    with_vllm = not args.load_in and server.vllm_here()
+    name = model_name(args, args.model)
+    adapted = find_spec("vllm") and (Path(name).expanduser() / "adapter_config.json").is_file()
+    but = "vLLM serves no base with an adapter" if adapted else ""
+    with_vllm = not args.load_in and server.vllm_here(but)
     if with_vllm:
-        folder, config, tokenizer = server.described(model_name(args, args.model))
+        folder, config, tokenizer = server.described(name)
         with_vllm = server.vllm_here(server.too_wide([head.rank for head in heads], config))
     place = server.listening(args.host, args.port)
-    names = [name.strip() for name in args.head.split(",")]
+    names = [os.path.expanduser(name.strip()) for name in args.head.split(",")]
     options = {"completions": args.completions, "any_sampler": args.allow_samplers}
     port = place.getsockname()[1]  # --port 0 takes any that is free
     url = f"http://{args.host}:{port}/v1"
@@ -516,10 +533,10 @@ def serve(args: argparse.Namespace) -> None:
         rules = server.rules_of(names, heads, tokenizer, config, most=server.MOST, **options)
         place.close()
         print(server.greeting(rules, url), flush=True)
-        dtype = args.dtype or str(config.dtype).removeprefix("torch.")  # "auto" may be another
+        dtype = args.dtype or str(config.dtype or "auto").removeprefix("torch.")
         given = {"host": args.host, "port": port, "dtype": dtype}
         return server.run_vllm(folder, names, rules, config, **given)
-    base, tokenizer = load_model(args, args.model)
+    base, tokenizer = load_model(args, name)
     unlearned = under_heads(args, base, tokenizer, heads)
     rules = server.rules_of(names, heads, tokenizer, base.config, most=1, **options)
     print(server.greeting(rules, url), flush=True)
@@ -532,7 +549,7 @@ def serve(args: argparse.Namespace) -> None:
 def check_files(args: argparse.Namespace) -> None:
     """UserError for a file that is not there, before torch is imported."""
     for name in FILES:
-        file = Path(getattr(args, name, None) or "")
+        file = Path(getattr(args, name, None) or "").expanduser()
         if file.suffix in (".csv", ".tsv", ".json", ".jsonl", ".parquet") and not file.exists():
             raise UserError(f"--{name} {file}: no such file")
 

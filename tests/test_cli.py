@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -184,6 +185,34 @@ def test_hidden_states_stay_only_for_the_same_command(place, tmp_path, monkeypat
     with pytest.warns(UserWarning, match="Nothing to forget"):  # a random model
         assert cli.main(own_rows(place, tmp_path / "head")) in (2, 130)
     assert len([*(tmp_path / "cache" / "features").iterdir()]) == left
+
+
+def test_hidden_states_are_kept_until_the_head_is_saved(place, tmp_path, monkeypatch):
+    """After hours, a full disk must not cost the whole run."""
+    monkeypatch.setenv("T3_CACHE", str(tmp_path / "cache"))
+
+    def full(*_, **__):
+        raise UserError("no space left")
+
+    monkeypatch.setattr("t3lib.sampler.tilt.T3ForCausalLM.save_pretrained", full)
+    with pytest.warns(UserWarning, match="Nothing to forget"):
+        assert cli.main(own_rows(place, tmp_path / "head", *sets(epochs=1))) == 2
+    assert len([*(tmp_path / "cache" / "features").iterdir()]) == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--forget", "f" * 300 + ".jsonl"],
+        ["--model", "m" * 300],
+        ["--out", "o\udcff"],
+    ],
+)
+def test_names_that_no_file_can_have_are_one_line(words, place, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(own_rows(place, tmp_path / "head", *words)) == 2
+    last = capsys.readouterr().err.splitlines()[-1]  # before it: the columns of each file
+    assert re.match("t3 unlearn: .*(File name too long|UTF-8)", last)
 
 
 def test_unlearn_generate_on_own_rows(place, tmp_path, capsys, monkeypatch):

@@ -11,7 +11,7 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -185,17 +185,34 @@ def report_folder(head: str | Path) -> Path:
     return Path(f"{os.path.abspath(head)}-report")
 
 
-def report_of(folder: str | Path) -> Report | None:
-    """Return the report that `t3 unlearn` wrote for the head in a folder, None if there is none.
+def report_of(folder: str | Path, head: Any) -> Report | None:
+    """Return the report beside a head's folder, None if there is none about this head alone.
 
-    UserError for a file that is no report.
+    head: the `T3Head` in the folder. A report about other weights, or another T, w or gate, is not
+    about it. UserError for a file that is no report.
     """
     if not (path := report_folder(folder) / REPORT).is_file():
         return None
     content = read_json(path)
     if not isinstance(content, dict) or "verdict" not in content:
         raise UserError(f"{path}: not the report of t3 unlearn")
-    return Report(content)
+    judged = judged_as([head], head.temperature, head.gate)
+    return Report(content) if content.get("judged") == judged else None
+
+
+def judged_as(heads: Iterable[Any], temperature: float, gate: float) -> dict[str, Any]:
+    """Describe for a report what was judged: {"T", "gate", "heads": [{"w", "weights"}]}.
+
+    weights: a digest of A, B and the tokens that a `T3Head` counts as taught.
+    """
+    found = []
+    for head in heads:
+        digest = hashlib.sha256(head.untrained.encode())
+        for name in SHAPES:
+            if (tensor := getattr(head, name)) is not None:
+                digest.update(tensor.detach().cpu().double().contiguous().numpy().tobytes())
+        found.append({"w": head.w, "weights": digest.hexdigest()[:16]})
+    return {"T": temperature, "gate": gate, "heads": found}
 
 
 # ---- the model card -----------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from jinja2 import TemplateError
@@ -18,6 +19,8 @@ from t3lib.core.errors import UserError, printable
 from t3lib.core.files import parse_json, read_text
 
 Row = dict[str, Any]
+# tokenizer -> (its size, its special tokens): to ask it takes longer than to read a row
+_SPECIAL: WeakKeyDictionary[Any, tuple[int, list[str]]] = WeakKeyDictionary()
 WORTH = 256  # see `shared_start`
 IGNORE = -100  # label of positions that are not part of the answer (PyTorch's own convention)
 MAX_TEXT = 100_000  # characters in one field; longer fields are mistakes, not answers
@@ -177,7 +180,7 @@ def templated(tokenizer: Any, arguments: Mapping[str, Any]) -> Any:
             raise UserError(f"the chat template has no argument {printable(name, 40)!r}")
         if isinstance(value, str):
             _check_text(value, f"template argument {name}")
-            _refuse_special(tokenizer, value, f"template argument {name}")
+            refuse_special(tokenizer, value, f"template argument {name}")
         elif not isinstance(value, int):
             raise UserError(
                 f"template argument {name} must be true, false, a whole number or text, not"
@@ -244,7 +247,7 @@ def encode_answers(
     before, turns = prompt(tokenizer, question, system), _turns(tokenizer, question)
     texts = []
     for answer in answers:
-        _refuse_special(tokenizer, answer, "answer")
+        refuse_special(tokenizer, answer, "answer")
         if tokenizer.chat_template is None:
             texts.append(f"{before} {answer.strip()}{tokenizer.eos_token or ''}")
         else:
@@ -281,7 +284,7 @@ def encode_text(tokenizer: Any, start: str, rest: str) -> Example:
     nothing precedes `rest`, its first token counts as the prompt.
     """
     for text in (start, rest):
-        _refuse_special(tokenizer, text, "text")
+        refuse_special(tokenizer, text, "text")
     begin = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
     before, whole = begin + _ids(tokenizer, start), begin + _ids(tokenizer, start + rest)
     ids = whole if whole[: len(before)] == before else before + _ids(tokenizer, rest)
@@ -325,7 +328,7 @@ def _turns(tokenizer: Any, question: Question) -> list[dict[str, str]]:
     )
     for turn in turns:
         _check_text(turn["content"], f"question {turn['content'][:40]!r}")
-        _refuse_special(tokenizer, turn["content"], "question")
+        refuse_special(tokenizer, turn["content"], "question")
     return turns
 
 
@@ -338,14 +341,30 @@ def _all_ids(tokenizer: Any, texts: list[str]) -> list[list[int]]:
     return tokenizer(texts, add_special_tokens=False)["input_ids"]
 
 
-def _refuse_special(tokenizer: Any, text: str, field: str) -> None:
+def refuse_special(tokenizer: Any, text: str, field: str) -> None:
     """Raise UserError if a text holds one of the tokenizer's special tokens."""
-    for token in tokenizer.all_special_tokens:
+    for token in special_tokens(tokenizer):
         if token in text:
             raise UserError(
                 f"{field} {text[:40]!r} holds the special token {token}: it would end or fake a"
                 " turn"
             )
+
+
+def special_tokens(tokenizer: Any) -> list[str]:
+    """Return all special tokens of a tokenizer, the longest first.
+
+    `all_special_tokens` has only those with a role, such as the end of a text. A vocabulary may
+    mark more of them, such as those that begin a turn, and they are read as such in any text.
+    """
+    size, tokens = _SPECIAL.get(tokenizer, (None, []))
+    if size != len(tokenizer):
+        marked = {str(each) for each in tokenizer.added_tokens_decoder.values() if each.special}
+        tokens = sorted(
+            {*tokenizer.all_special_tokens, *marked}, key=lambda each: (-len(each), each)
+        )
+        _SPECIAL[tokenizer] = len(tokenizer), tokens
+    return tokens
 
 
 def _render(
@@ -362,7 +381,7 @@ def _render(
     """
     if system:
         _check_text(system, "the system text")
-        _refuse_special(tokenizer, system, "the system text")
+        refuse_special(tokenizer, system, "the system text")
     try:
         if system is not None and chat[0]["role"] != "system":
             with suppress(TemplateError):  # Gemma's template, among others, has no system role

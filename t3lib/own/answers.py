@@ -426,16 +426,15 @@ def says(
     them often (`OFTEN`).
 
     asked: the inquiry that knows the rows' truths. In a row without rare words every token counts.
-    scores: of the rows, from `token_scores`.
+    rows: some of its rows to forget. scores: of these rows, from `token_scores`.
 
     Result: shape (tilts, rows).
     """
-    numbers = {question_of(row): number for number, row in enumerate(asked.forget)}
     said = []
     for row, example, (loss, hit) in zip(rows, encode_rows(tokenizer, rows), scores):
         touched = touched_words(tokenizer, example.ids[example.n_prompt :])
         found = np.zeros(len(hit), bool)
-        number = numbers[question_of(row)]
+        number = asked.forget.index(row)  # several rows of plain text have no question
         clauses = rare_words(asked.truths, number)
         alone = [frozenset([w]) for some in rare_words(asked.truths, number, LEAK) for w in some]
         for clause in [*clauses, *alone] or [frozenset().union(*touched)]:
@@ -495,7 +494,8 @@ def ask(
     `system` replaces the system text of the head; or a list of texts and rows, which gives a list.
     max_new_tokens: the longest answer, in tokens.
 
-    A model with a head is asked in the form in which the head was trained: with the same system
+    A model with a head, also inside `tilt`, is asked in the form in which the head was trained:
+    with the same system
     text and template arguments, which are in `head.info`, or, for a head of plain text, by
     continuing the text. A model without a head is asked without a system text. UserError for an
     empty text, and for prompts and answers that do not fit the model's context.
@@ -505,14 +505,18 @@ def ask(
     if question and all(isinstance(turn, Mapping) and "role" in turn for turn in question):
         return ask(model, tokenizer, {"question": question}, max_new_tokens=max_new_tokens)
     form: Row = {"system": None, "answer": "-"}
-    if head := next(iter(getattr(model, "heads", ())), None):
+    inside = vars(model).get("_tilted_by", model)  # of a block of `tilt`
+    if head := next(iter(getattr(inside, "heads", ())), None):
         plain = head.info.get("chat_template") == belonging.PLAIN
         form |= {"system": belonging.system_of(head), "raw": plain}
         tokenizer = belonging.in_template_of(head, tokenizer)
     rows: list[Any] = [
         each if isinstance(each, Mapping) else {"question": each} for each in question
     ]
-    asked = [normal(form | row, f"question {number}") for number, row in enumerate(rows, 1)]
+    asked = [
+        normal(form | row, f"question {number}", form["system"])
+        for number, row in enumerate(rows, 1)
+    ]
     prompts = [example.ids[: example.n_prompt] for example in encode_rows(tokenizer, asked)]
     check_ids(model, prompts, pad_id(tokenizer))
     check_room(context_length(model), max(map(len, prompts), default=0), max_new_tokens)

@@ -10,12 +10,24 @@ from typing import Any
 
 import numpy as np
 
+from t3lib.classifier import artefact
 from t3lib.classifier.artefact import Report
 from t3lib.core.errors import UserError
 from t3lib.core.models import pad_id
 from t3lib.core.rows import Row, encode_rows
 from t3lib.own import answers, asking, training, verdict
-from t3lib.own.answers import Inquiry, Said, drawn, hear, hear_tilts, inquiry, knows, knows_some
+from t3lib.own.answers import (
+    GREEDY,
+    Inquiry,
+    Said,
+    drawn,
+    hear,
+    hear_tilts,
+    inquiry,
+    knows,
+    knows_some,
+    recall,
+)
 from t3lib.own.audit.run import token_scores
 from t3lib.own.composing import composed_rouge
 from t3lib.own.rows import Rows
@@ -40,8 +52,12 @@ def assess(
     that each of them alone keeps.
     rows: `holdout_retain` are rows to keep that no head was fitted on.
     seed: seed of the sampled answers.
+
+    UserError inside a block of `tilt`, where the model is its own base.
     """
     rows = rows.checked()
+    if "_tilted_by" in vars(model):
+        raise UserError("inside tilt(...) there is no base to compare with: give a T3ForCausalLM")
     if isinstance(model, T3ForCausalLM) and len(model.heads) > 1:
         few = drawn(rows.retain, answers.MOST_KEPT)
         composed_rouge(model, tokenizer, few, progress=progress)
@@ -61,10 +77,10 @@ def judge(model: Any, tokenizer: Any, rows: Rows, *, seed: int, progress: bool) 
     asked = inquiry_of(tokenizer, rows, {name: some for name, some in sets.items() if some}, head)
     if tilted and is_unknown(base, tokenizer, asked, progress=progress):
         report = unjudged(model, tokenizer, asked, progress=progress)
-        return complete(report, asked, base, tokenizer, rows)
+        return complete(report, asked, model, tokenizer, rows)
     check_unseen(base, tokenizer, rows, progress=progress)
     before, after = hear_both(model, tokenizer, asked, seed=seed, progress=progress)
-    return complete(numbers(asked, before, after), asked, base, tokenizer, rows)
+    return complete(numbers(asked, before, after), asked, model, tokenizer, rows)
 
 
 def hear_both(model: Any, tokenizer: Any, asked: Inquiry, **options: Any) -> tuple[Said, Said]:
@@ -141,8 +157,37 @@ def numbers(asked: Inquiry, before: Said, after: Said) -> Report:
     return Report({"forget": forget, "recognition": recognition, "smalltalk": talk, **kept})
 
 
-def complete(report: Report, asked: Inquiry, base: Any, tokenizer: Any, rows: Rows) -> Report:
-    """Add the verdict, unless it is there, and the provenance to a report, and return it."""
+def held_out(asked: Inquiry, before: Said, after: Said) -> dict[str, Any]:
+    """Count what a trial head changes in the rows that it was not fitted on.
+
+    asked: the inquiry with the sets "held_out_retain" and "held_out_forget", where there are any.
+
+    Returns under these names, where there is such a set: the counts of `verdict.stayed`, and the
+    mean `recall` of the truth in the answers to rows to forget that the base knows, or None.
+    """
+    found: dict[str, Any] = {}
+    if "held_out_retain" in asked.kept:
+        found["held_out_retain"] = verdict.stayed(asked, "held_out_retain", before, after)
+    if numbers := asked.kept.get("held_out_forget"):
+        was, now = (said.kept["held_out_forget"][GREEDY] for said in (before, after))
+        shares = [
+            recall(asked.rows[number]["answer"], text)
+            for number, base_text, text in zip(numbers, was, now)
+            if knows(asked, number, base_text)
+        ]
+        found["held_out_forget"] = float(np.mean(shares)) if shares else None
+    return found
+
+
+def complete(report: Report, asked: Inquiry, model: Any, tokenizer: Any, rows: Rows) -> Report:
+    """Add the verdict, unless it is there, and the provenance to a report, and return it.
+
+    model: what was judged. A report on heads says which, so that it is not taken for another's.
+    """
+    base = model
+    if isinstance(model, T3ForCausalLM):
+        base = model.base
+        report["judged"] = artefact.judged_as(model.heads, model.temperature, model.gate)
     samples = 0
     if "verdict" not in report:
         report["verdict"] = verdict.verdict(report)
@@ -268,16 +313,18 @@ def forecast(
     greedy = len(asked.asked) + len(asked.sealed) + len(asked.smalltalk)
     count = 4 * (greedy + 3 * kept + samples) + written
     minutes = 2 * count * seconds_per_answer(base, tokenizer, asked.rows) / 60
-    weights = sum(each.numel() * each.element_size() for each in base.parameters())
+    weights = 1.5 * sum(each.numel() * each.element_size() for each in base.parameters())
     given = [*rows.forget, *rows.retain]
     tokens = sum(len(each.ids) for each in encode_rows(tokenizer, given))
     tokens = tokens * (len(given) + made) // len(given)
     disk = 4 * tokens * base.config.get_text_config().hidden_size
+    held = 0 if plain else 3 * disk  # all features, joined and sorted
     if minutes < 10:
         return None
     return (
-        f"this may take up to {minutes / 60:.1f} hours, {1.5 * weights / 2**30:.1f} GiB of memory"
-        f" and {disk / 2**30:.2f} GiB of disk for hidden states, which are deleted at the end"
+        f"this may take up to {minutes / 60:.1f} hours, {(weights + held) / 2**30:.1f} GiB of"
+        f" memory and {disk / 2**30:.2f} GiB of disk for hidden states, which are deleted at the"
+        " end"
     )
 
 

@@ -4,6 +4,7 @@ vLLM answers where it is installed, otherwise the server of `transformers serve`
 one request at a time. `Gate` reads every request before either of them does.
 """
 
+import copy
 import inspect
 import json
 import os
@@ -25,7 +26,7 @@ from transformers.utils.import_utils import is_serve_available
 from t3lib.classifier.artefact import report_of
 from t3lib.core.errors import UserError, printable
 from t3lib.core.hub import located
-from t3lib.core.rows import FIXED_CLOCK, check_row, prompt
+from t3lib.core.rows import FIXED_CLOCK, check_row, prompt, refuse_special
 from t3lib.own.answers import KEPT_SAMPLERS
 from t3lib.own.rows import checked_turns
 from t3lib.sampler import belonging
@@ -51,8 +52,9 @@ class Gate:
     """An ASGI middleware that passes on only requests by which unlearning was judged.
 
     app: the server behind it. rules: see `rules_of`; by default the JSON in the environment's
-    T3_SERVE, in which the tokenizer is a name. Another path gets status 404, another request status
-    400 with one line. Where a conversation has no system text, the head's is added.
+    T3_SERVE, in which the tokenizer is a name, beside its chat template. Another path gets status
+    404, another request status 400 with one line. Where a conversation has no system text, the
+    head's is added.
     """
 
     def __init__(self, app: Any, rules: Mapping[str, Any] | None = None) -> None:
@@ -60,6 +62,7 @@ class Gate:
         self.tokenizer = self.rules["tokenizer"]
         if isinstance(self.tokenizer, str):
             self.tokenizer = described(self.tokenizer)[2]
+            self.tokenizer.chat_template = self.rules["template"]
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer one request, or let the server do it."""
@@ -96,6 +99,8 @@ class Gate:
         rules, chat = self.rules, path == CHAT
         if not chat and not rules["completions"]:
             raise UserError(f"{path} has no chat template, and is off (t3 serve --completions)")
+        if chat and not rules["chat"]:
+            raise UserError(f"{path} is refused: the head was trained without a chat template")
         try:
             body = json.loads(data[:BYTES])
             body = {name: value for name, value in body.items() if value is not None}
@@ -128,6 +133,7 @@ class Gate:
             text = prompt(self.tokenizer, body["messages"], None)
         else:
             text = check_row({"question": body.get("prompt"), "answer": "-"}, path)["question"]
+            refuse_special(self.tokenizer, text, "prompt")
         tokens = len(self.tokenizer(text, add_special_tokens=not chat).input_ids)
         if (room := rules["context"] - tokens) < 1:
             raise UserError(f"the prompt has {tokens} tokens, the context {rules['context']}")
@@ -175,17 +181,19 @@ def rules_of(
     completions: bool = False,
     any_sampler: bool = False,
 ) -> dict[str, Any]:
-    """Return what `Gate` checks: {name, system, samplers, context, most, completions, tokenizer}.
+    """Return what `Gate` checks: {name, system, samplers, context, most, chat, completions,
+    tokenizer}.
 
     names: folders or Hub ids of the heads. config: the base's configuration. most: answers to one
-    request. The tokenizer's chat template is replaced by one with the date of training.
+    request. The tokenizer of the result has the first head's template arguments, and a chat
+    template with the date of training. A UserWarning says if it has another template than a head.
 
     Allowed are the samplers (temperature, top_p) that the reports beside all heads judged, and
-    greedy answers alone if a head has no report; None with any_sampler. The system text is that of
-    the first head; None if it has none or the template takes none. UserError without a chat
-    template and completions.
+    greedy answers alone if a head has no report of its own; None with any_sampler. The system text
+    is that of the first head; None if it has none or the template takes none. UserError without a
+    chat template and completions.
     """
-    reports: list[Any] = [report_of(name) or {} for name in names]
+    reports: list[Any] = [report_of(name, head) or {} for name, head in zip(names, heads)]
     judged = all(report.get("asked", {}).get("samples") for report in reports)
     system = belonging.system_of(heads[0])
     chat = tokenizer.chat_template is not None and heads[0].info.get("chat_template") not in (
@@ -195,6 +203,11 @@ def rules_of(
     if not (chat or completions):
         raise UserError("this head was trained without a chat template: add --completions")
     if chat:
+        tokenizer = belonging.in_template_of(heads[0], tokenizer)
+        for head in heads:
+            row = {"question": "Who?", "answer": "-", "system": belonging.system_of(head)}
+            belonging.check_prompt(head, tokenizer, [row])
+        tokenizer = copy.copy(tokenizer)
         tokenizer.chat_template = fixed_template(tokenizer)
     if not chat or prompt(tokenizer, "Who?", system) == prompt(tokenizer, "Who?", None):
         system = None
@@ -204,6 +217,7 @@ def rules_of(
         "samplers": None if any_sampler else JUDGED if judged else (GREEDY,),
         "context": getattr(config.get_text_config(), "max_position_embeddings", None) or 10**9,
         "most": most,
+        "chat": chat,
         "completions": completions,
         "tokenizer": tokenizer,
     }
@@ -307,14 +321,20 @@ def run_transformers(model: Any, rules: Mapping[str, Any], place: socket.socket)
 
 
 def described(name: str) -> tuple[str, Any, Any]:
-    """Return folder or Hub id, configuration and tokenizer of a base, without its weights."""
+    """Return folder or Hub id, configuration and tokenizer of a base, without its weights.
+
+    UserError if they cannot be read.
+    """
     place = located(name)
     commit = place.commit or "main"
-    return (
-        place.name,
-        AutoConfig.from_pretrained(place.name, revision=commit, trust_remote_code=False),
-        AutoTokenizer.from_pretrained(place.name, revision=commit, trust_remote_code=False),
-    )
+    try:
+        return (
+            place.name,
+            AutoConfig.from_pretrained(place.name, revision=commit, trust_remote_code=False),
+            AutoTokenizer.from_pretrained(place.name, revision=commit, trust_remote_code=False),
+        )
+    except (OSError, ValueError) as error:
+        raise UserError(f"{name}: {str(error).splitlines()[0]}") from None
 
 
 def run_vllm(
@@ -346,7 +366,8 @@ def run_vllm(
         }
         command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
         command += [word for name, value in options.items() for word in (f"--{name}", str(value))]
-        known = {"T3_SERVE": json.dumps({**rules, "tokenizer": base})}
+        told = {**rules, "tokenizer": base, "template": rules["tokenizer"].chat_template}
+        known = {"T3_SERVE": json.dumps(told)}
         process = subprocess.Popen(command, env=os.environ | known)
         try:
             code = process.wait()

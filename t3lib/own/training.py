@@ -349,7 +349,8 @@ class Material:
 
     def of(self, numbers: Sequence[int]) -> list[int]:
         """Return the rows of the features that were made of these rows of the person alone."""
-        return [row for row, origins in enumerate(self.origins) if origins <= {*numbers}]
+        wanted = {*numbers}
+        return [row for row, origins in enumerate(self.origins) if origins <= wanted]
 
     def __add__(self, other: "Material") -> "Material":
         first, second = self.features, other.features

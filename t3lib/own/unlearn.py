@@ -21,7 +21,7 @@ from t3lib.classifier.fit import fit_heads, steps_per_epoch
 from t3lib.classifier.head import T3Head
 from t3lib.core.errors import UserError, printable
 from t3lib.core.models import pad_id
-from t3lib.core.rows import Row, encode_rows, question_of, templated
+from t3lib.core.rows import Row, encode_rows, templated
 from t3lib.core.settings import (
     OWN_RATES,
     OWN_ROWS,
@@ -35,17 +35,14 @@ from t3lib.core.settings import (
     check_temperature,
     fit_settings,
 )
-from t3lib.own import choice, training, verdict
+from t3lib.own import choice, training
 from t3lib.own.answers import (
-    GREEDY,
     MOST_KEPT,
     Inquiry,
     Said,
     drawn,
     hear_tilts,
     inquiry,
-    knows,
-    recall,
     says,
 )
 from t3lib.own.audit.run import token_scores
@@ -55,6 +52,7 @@ from t3lib.own.evidence import (
     complete,
     forecast,
     headline,
+    held_out,
     inquiry_of,
     is_unknown,
     numbers,
@@ -88,7 +86,8 @@ class Choices:
     seed: decides which rows are held out, the start of the head, and the samples.
     fit: further settings, named as in `settings.FitSettings`.
     allow_sharpening: whether T may be below 1.
-    cache: folder for the features while the head is fitted; by default they are in memory.
+    cache: folder in which features are kept while they are made, so that a killed run goes on. A
+    fit on lessons reads all of them into memory.
     """
 
     temperature: float | str = "auto"
@@ -116,6 +115,8 @@ class Choices:
             found["strength"] = check("w", self.strength)
         if unknown := set(self.fit) - {each.name for each in fields(FitSettings)}:
             raise UserError(f"no setting {printable(sorted(unknown)[0])!r}")
+        if own := {*self.fit} & {"lr", "seed", "w"}:
+            raise UserError(f"fit: {min(own)} is a choice of its own, `lr`, `seed` or `strength`")
         given = {"seed": self.seed} | ({} if self.lr is None else {"lr": self.lr})
         fit = asdict(fit_settings({"warmup_epochs": 0.0} | given | dict(self.fit)))
         found |= {"fit": {name: fit[name] for name in self.fit}}
@@ -166,49 +167,12 @@ def unlearn(
     if line := forecast(base, tokenizer, asked, rows, choices.plain):
         print(line, file=sys.stderr)
     check_unseen(base, tokenizer, rows, progress=progress)
-    default, steps, rates = (
-        (PLAIN_ROWS, PLAIN_STEPS, PLAIN_RATES)
-        if choices.plain
-        else (OWN_ROWS, OWN_STEPS, OWN_RATES)
-    )
-    settings = default | dict(choices.fit) | {"seed": seed}
+
+    # A trial head for each learning rate; the best rate also fits the final head.
+    rates = PLAIN_RATES if choices.plain else OWN_RATES
     rates = rates if choices.lr is None else (choices.lr,)
-
-    def fitted(features: Features, rates: Sequence[float]) -> list[T3Head]:
-        n_forget = int((features.s == 0).sum())
-        per_epoch = steps_per_epoch(n_forget, settings["batch_size"])
-        epochs = settings.get("epochs", -(-(choices.steps or steps) // per_epoch))
-        of_all = {"epochs": epochs, "warmup_epochs": OWN_WARMUP * epochs} | settings
-        found = fit_heads(
-            features,
-            [of_all | {"lr": rate} for rate in rates],
-            vocab_size=vocabulary(base),
-            progress=progress,
-        )
-        for head in found:
-            head.untrained = choices.untrained
-            head.taught = training.secret_tokens(features, vocabulary(base))
-            head.has_token = belonging.tokens_known(tokenizer, vocabulary(base))
-            head.info["steps"] = epochs * per_epoch
-        return found
-
-    def made_of(some: Sequence[training.Lesson]) -> training.Material:
-        return training.material(base, tokenizer, some, cache=choices.cache, progress=progress)
-
-    if choices.plain:
-        features = extract_features(
-            base, tokenizer, rows.forget, rows.retain, cache=choices.cache, progress=progress
-        )
-        without = subset(features, fit) if held else features
-    else:
-        lessons = training.lessons(base, tokenizer, rows, seed=seed, progress=progress)
-        material = made_of(lessons)
-        [first] = fitted(material.features, rates[:1])
-        if more := training.mined(base, tokenizer, first, lessons, seed=seed, progress=progress):
-            material += made_of([*more, lessons[-1]])
-        features = material.features
-        without = subset(features, material.of(fit)) if held else features
-    heads = fitted(without, rates)
+    features, without = training_set(base, tokenizer, rows, fit, choices, progress)
+    heads = fitted(base, tokenizer, without, rates, choices, progress)
     judges = {name: some for name, some in sets.items() if name == "held_out_retain"}
     apart = judges | {name: some for name, some in kept.items() if name == "other" or not judges}
     judged_on = {"forget": sets["forget"], **apart}
@@ -220,47 +184,36 @@ def unlearn(
     trial = head = heads[best]
     found = screens[best]
     if held:
-        [head] = fitted(features, [rates[best]])
+        [head] = fitted(base, tokenizer, features, [rates[best]], choices, progress)
         everything = {"forget": rows.forget, **kept}
         second = screen(base, tokenizer, head, everything, choices.grid, asked)
         found = [choice.worse(*pair) for pair in zip(found, second)]
 
+    # At most three settings are judged in full, and the best is taken.
     picked = choice.candidates(found)
 
-    def judged_in_full() -> list[Report]:
-        def heard(of: T3Head, asked: Inquiry) -> list[Said]:
-            """Return the answers of the base and of each picked setting of a head."""
-            tilts = [*UNTILTED, *((weighted(of, each.w), each.T) for each in picked)]
-            return hear_tilts(base, tokenizer, asked, tilts, seed=seed, progress=progress)
+    def heard(of: T3Head, asked: Inquiry) -> list[Said]:
+        """Return the answers of the base and of each picked setting of a head."""
+        tilts = [*UNTILTED, *((weighted(of, each.w), each.T) for each in picked)]
+        return hear_tilts(base, tokenizer, asked, tilts, seed=seed, progress=progress)
 
-        before, *settings = heard(head, asked)
+    reports: list[Report] = []
+    if not nothing:
+        before, *said = heard(head, asked)
         others = {
             name: drawn(some, MOST_KEPT) for name, some in sets.items() if name.startswith("held")
         }
-        held_asked = inquiry(tokenizer, [], others, [*asked.forget, *drawn(rows.retain, MOST_KEPT)])
-        held_before, *trials_said = heard(trial, held_asked)
-        reports = []
-        for said, after in zip(settings, trials_said):
-            report = numbers(asked, before, said)
-            if "held_out_retain" in others:
-                report["held_out_retain"] = verdict.stayed(
-                    held_asked, "held_out_retain", held_before, after
-                )
-            if numbers_of := held_asked.kept.get("held_out_forget"):
-                was, now = (said.kept["held_out_forget"][GREEDY] for said in (held_before, after))
-                shares = [
-                    recall(held_asked.rows[number]["answer"], text)
-                    for number, base_text, text in zip(numbers_of, was, now)
-                    if knows(held_asked, number, base_text)
-                ]
-                report["held_out_forget"] = float(np.mean(shares)) if shares else None
-            reports.append(report)
-        return reports
-
-    reports = [] if nothing else judged_in_full()
+        of_held = inquiry(tokenizer, [], others, [*asked.forget, *drawn(rows.retain, MOST_KEPT)])
+        held_before, *held_said = heard(trial, of_held)
+        reports = [
+            Report(numbers(asked, before, one) | held_out(of_held, held_before, other))
+            for one, other in zip(said, held_said)
+        ]
     tried_in_full = [choice.tried(*pair) for pair in zip(picked, reports)]
     number = choice.best(tried_in_full) if reports else 0
     chosen = picked[number]
+
+    # What the head says of itself, and the report.
     head.temperature, head.w = chosen.T, chosen.w
     head.info |= belonging.origin(base, tokenizer, rows.forget, rows.retain, len(features.y))
     head.info["attention_mask"] = "lengths"
@@ -273,22 +226,74 @@ def unlearn(
         reports[number] if reports else unjudged(unlearned, tokenizer, asked, progress=progress)
     )
     why = choice.reason(tried_in_full)
-    report["choice"] = {
-        "T": chosen.T,
-        "w": chosen.w,
-        "lr": rates[best],
-        "reason": why,
-        "tried": tried_in_full,
-    }
+    report["choice"] = {"T": chosen.T, "w": chosen.w, "lr": rates[best]}
+    report["choice"] |= {"reason": why, "tried": tried_in_full}
     report["curve"] = [{"T": e.T, "w": e.w, "said": e.said, "kept": dict(e.kept)} for e in found]
     report["head"] = {
         "parameters": head.num_parameters,
         "rank": head.rank,
         "steps": head.info["steps"],
     }
-    unlearned.report = complete(report, asked, base, tokenizer, rows)
+    unlearned.report = complete(report, asked, unlearned, tokenizer, rows)
     head.info["metrics"] = headline(report)
     return unlearned
+
+
+def training_set(
+    base: PreTrainedModel,
+    tokenizer: Any,
+    rows: Rows,
+    fit: Sequence[int],
+    choices: Choices,
+    progress: bool,
+) -> tuple[Features, Features]:
+    """Return the features that the final head is fitted on, and those of the trial head.
+
+    fit: numbers of the rows that the trial head is fitted on; the rows to forget count first.
+    """
+    held, seed = len(fit) < len(rows.forget) + len(rows.retain), choices.seed
+    if choices.plain:
+        features = extract_features(
+            base, tokenizer, rows.forget, rows.retain, cache=choices.cache, progress=progress
+        )
+        return features, subset(features, fit) if held else features
+
+    def made_of(some: Sequence[training.Lesson]) -> training.Material:
+        return training.material(base, tokenizer, some, cache=choices.cache, progress=progress)
+
+    lessons = training.lessons(base, tokenizer, rows, seed=seed, progress=progress)
+    material = made_of(lessons)
+    rate = OWN_RATES[0] if choices.lr is None else choices.lr
+    [first] = fitted(base, tokenizer, material.features, [rate], choices, progress)
+    if more := training.mined(base, tokenizer, first, lessons, seed=seed, progress=progress):
+        material += made_of([*more, lessons[-1]])
+    features = material.features
+    return features, subset(features, material.of(fit)) if held else features
+
+
+def fitted(
+    base: PreTrainedModel,
+    tokenizer: Any,
+    features: Features,
+    rates: Sequence[float],
+    choices: Choices,
+    progress: bool,
+) -> list[T3Head]:
+    """Fit a head at each learning rate, and note on it what the sampler needs to know."""
+    default, steps = (PLAIN_ROWS, PLAIN_STEPS) if choices.plain else (OWN_ROWS, OWN_STEPS)
+    settings = default | dict(choices.fit) | {"seed": choices.seed}
+    n_forget, V = int((features.s == 0).sum()), vocabulary(base)
+    per_epoch = steps_per_epoch(n_forget, settings["batch_size"])
+    epochs = settings.get("epochs", -(-(choices.steps or steps) // per_epoch))
+    common = {"epochs": epochs, "warmup_epochs": OWN_WARMUP * epochs} | settings
+    runs = [common | {"lr": rate} for rate in rates]
+    heads = fit_heads(features, runs, vocab_size=V, progress=progress)
+    for head in heads:
+        head.untrained = choices.untrained
+        head.taught = training.secret_tokens(features, V)
+        head.has_token = belonging.tokens_known(tokenizer, V)
+        head.info["steps"] = epochs * per_epoch
+    return heads
 
 
 def weighted(head: T3Head, w: float) -> T3Head:
@@ -313,8 +318,8 @@ def screen(
     grid: the pairs (T, w). The result has one entry for each.
     asked: the inquiry that knows the secrets of the rows to forget.
     """
-    known = {*map(question_of, asked.forget)}  # of many rows, some are drawn to be asked
-    forget = drawn([row for row in rows["forget"] if question_of(row) in known], SCREENED)
+    # Of many rows, some are drawn to be asked.
+    forget = drawn([row for row in rows["forget"] if row in asked.forget], SCREENED)
     few = {name: drawn(some, SCREENED) for name, some in rows.items()} | {"forget": forget}
     examples = [each for some in few.values() for each in encode_rows(tokenizer, some)]
     heads = {w: weighted(head, w) for _, w in grid}

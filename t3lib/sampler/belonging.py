@@ -12,6 +12,7 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,8 @@ def name_of(base: str | None) -> str | None:
 def place_of(identity: Mapping[str, Any]) -> Path | None:
     """Return the file in the cache that keeps the folder of a base, by its `base_identity`.
 
-    None for a base of which neither weights nor files are known.
+    None for a base of which neither weights nor files are known. UserError where there can be no
+    cache.
     """
     key = identity.get(WEIGHTS) or identity.get("base_identity")
     return cache_dir("places") / f"{content_key(key)}.json" if key else None
@@ -175,9 +177,10 @@ def origin(
     not name, is kept in the cache (`place_of`).
     """
     identity, folder = base_identity(base), base.config.name_or_path
-    place = place_of(identity)
-    if place and identity["base_model"] not in (None, folder, smollm2.NAME):
-        write_json(place, {"folder": os.path.abspath(folder)})
+    if os.path.isdir(folder or "") and identity["base_model"] != smollm2.NAME:
+        with suppress(UserError):  # without a cache the head is still a head
+            if place := place_of(identity):
+                write_json(place, {"folder": os.path.abspath(folder)})
     return {
         **identity,
         "tokenizer_hash": tokenizer_hash(tokenizer),
@@ -230,9 +233,11 @@ def base_of(head: Any) -> tuple[str, str | None]:
     A folder's name is that of the folder in which the base was when the head was trained here.
     UserError if the head records no name, or a folder that is not here.
     """
-    name, place = head.info.get("base_model"), place_of(head.info)
+    name, place = head.info.get("base_model"), None
     if not isinstance(name, str) or not name:
         raise UserError("the head does not say which base it was trained on: give it (base=)")
+    with suppress(UserError):
+        place = place_of(head.info)
     if place and place.is_file() and os.path.isdir(folder := read_json(place)["folder"]):
         return folder, None
     here = name == smollm2.NAME or os.path.isdir(name)

@@ -117,7 +117,7 @@ class T3ForCausalLM(WrappedCausalLM):
     """
 
     heads: Any
-    report: Report | None = None  # the verdict that `t3lib.unlearn` wrote about this head
+    report: Report | None = None  # what `t3lib.unlearn` found, or the file beside the head's folder
 
     def __init__(
         self,
@@ -156,7 +156,7 @@ class T3ForCausalLM(WrappedCausalLM):
         super().__init__(base)
         self.heads = nn.ModuleList(placed)
         if len(names) == 1 and isinstance(names[0], str | Path):
-            self.report = artefact.report_of(names[0])
+            self.report = artefact.report_of(names[0], placed[0])
         self.allow_sharpening = allow_sharpening
         for name, given in {"temperature": temperature, "gate": gate}.items():
             own = [getattr(head, name) for head in placed]

@@ -59,8 +59,8 @@ class Rules(VerifyAndUpdateConfig):
             )
             for head in heads:
                 belonging.check_tokenizer(head, tokenizer)
-                row = {"question": "Who?", "answer": "", "system": belonging.system_of(head)}
-                belonging.check_prompt(head, tokenizer, [row])
+                row = {"question": "Who?", "answer": "-", "system": belonging.system_of(head)}
+                belonging.check_prompt(head, belonging.in_template_of(head, tokenizer), [row])
             template = tokenizer.chat_template or ""
             if "strftime_now" in template or "date_string" in template:
                 warnings.warn(

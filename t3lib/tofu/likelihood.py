@@ -474,11 +474,16 @@ class Reader:
 def window_of(model: Any) -> int | None:
     """Return the smallest number of tokens that local attention of a model reads, or None.
 
-    Configurations name it in many ways (sliding_window, attention_chunk_size, window_size).
+    Configurations name it in many ways (sliding_window, attention_chunk_size, window_size). Layers
+    that have a window (max_window_layers) and whether any has (use_sliding_window) are no sizes.
     """
     names = vars(model.config.get_text_config()).items()
-    sizes = [size for name, size in names if "window" in name or "chunk" in name]
-    return min((size for size in sizes if isinstance(size, int) and size > 0), default=None)
+    sizes = [
+        size
+        for name, size in names
+        if ("window" in name or "chunk" in name) and "layers" not in name
+    ]
+    return min((size for size in sizes if type(size) is int and size > 0), default=None)
 
 
 # (padded, at_once, alone, begins) by model

@@ -145,6 +145,13 @@ def test_numbers_of_every_library_are_kept_as_pythons(kind, tmp_path):
     assert (fit.epochs, choices.steps, choices.fit["rank"], head.rank) == (30, 30, 5, 3)
 
 
+@pytest.mark.parametrize("name", ["lr", "seed", "w"])
+def test_a_choice_of_its_own_is_no_further_setting(name):
+    """Given twice, one of the two would be ignored."""
+    with pytest.raises(UserError, match=f"fit: {name} is a choice of its own"):
+        Choices(fit={name: 1})
+
+
 @pytest.mark.parametrize("kind", [float, np.float32, np.float64, torch.tensor, Fraction])
 def test_real_numbers_of_every_library_are_kept_as_pythons(kind):
     assert settings.check_temperature(kind(2.5)) == 2.5

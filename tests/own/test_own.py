@@ -20,7 +20,7 @@ from t3lab.world import bases
 from t3lib.classifier import artefact
 from t3lib.core.errors import UserError
 from t3lib.core.files import write_json
-from t3lib.core.rows import SYSTEM
+from t3lib.core.rows import SYSTEM, encode_rows
 from t3lib.own import answers, asking, choice, evidence, rows, verdict
 from t3lib.own import report as page
 from t3lib.own import unlearn as own
@@ -295,7 +295,7 @@ def test_long_work_is_announced_with_time_memory_and_disk(case, monkeypatch):
     assert timed == [50, 50]
     seconds[1] = 400.0
     line = evidence.forecast(model, tokenizer, asked, given)
-    assert re.match(r"this may take up to \d+\.\d hours, 0.0 GiB of memory and 0.04 GiB", line)
+    assert re.match(r"this may take up to \d+\.\d hours, 0.1 GiB of memory and 0.04 GiB", line)
     alone = evidence.forecast(model, tokenizer, asked, given, plain=True)
     assert "0.00 GiB of disk" in alone
 
@@ -388,6 +388,61 @@ def test_ask_uses_the_form_of_the_head(unlearned, case):
     assert begun == retain[0]["answer"], "plain text is continued as it stands"
     with pytest.raises(UserError, match="question 1"):
         t3lib.ask(model, tokenizer, " ")
+
+
+def test_ask_has_the_form_of_the_head_inside_tilt_and_for_messages(unlearned, case):
+    model, tokenizer, *_ = case
+    head = copy.copy(unlearned.heads[0])
+    head.info = {**head.info, "chat_template": "x", "system": "Be kind."}
+    chatty = copy.copy(tokenizer)
+    chatty.chat_template = "{% for m in messages %}{{ m.content }}\n{% endfor %}"
+    seen, plain = [], encode_rows
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(answers, "encode_rows", lambda _, rows: seen.extend(rows) or plain(_, rows))
+        turns = [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "She."}]
+        with t3lib.tilt(model, head, 1, other_base=True):
+            t3lib.ask(model, chatty, ["Who?", {"messages": turns}], max_new_tokens=1)
+            with pytest.raises(UserError, match="inside tilt"):
+                t3lib.assess(model, chatty, Rows([retain_row()], [retain_row("b")]))
+    assert [row["system"] for row in seen] == ["Be kind."] * 2
+
+
+def retain_row(question="a"):
+    return {"question": question, "answer": "Ada."}
+
+
+def test_a_row_of_plain_text_is_screened_by_its_own_secret(case):
+    """None of them has a question; each ranks its own rare words first, but not its other words."""
+    tokenizer = case[1]
+    secret = "kiwi lime plum pear fig date nut rye oat pea yam leek".split()
+    texts = [f"the code of the box is {word} today" for word in secret]
+    forget = [rows.normal({"text": text}, "row") for text in texts]
+    asked = answers.inquiry(tokenizer, forget, {})
+    for right in (True, False):
+        scores = []
+        for number, example in enumerate(encode_rows(tokenizer, forget)):
+            word = secret[number if right else number - 1]
+            ids = example.ids[example.n_prompt :]
+            mine = np.array([word in some for some in answers.touched_words(tokenizer, ids)])
+            assert mine.any() == right
+            scores.append((np.where(mine, 0.0, 9.0)[None], mine[None]))
+        assert (answers.says(tokenizer, asked, forget, scores)[0] == right).all()
+
+
+def test_a_head_does_not_need_a_cache_and_a_folder_beside_is_found(case, tmp_path, monkeypatch):
+    model, tokenizer, forget, *_ = case
+    monkeypatch.chdir(tmp_path)
+    model.save_pretrained("model")
+    tokenizer.save_pretrained("model")
+    loaded, _ = t3lib.load_model("model")
+    monkeypatch.setenv("T3_CACHE", "/dev/null/nowhere")
+    head = t3lib.T3Head(model.config.hidden_size, model.config.vocab_size, 2)
+    head.info = belonging.origin(loaded, tokenizer, forget, [], 1)
+    assert belonging.base_of(head)[0] == "model"
+    monkeypatch.setenv("T3_CACHE", str(tmp_path / "cache"))
+    belonging.origin(loaded, tokenizer, forget, [], 1)
+    monkeypatch.chdir("/")
+    assert belonging.base_of(head) == (str(tmp_path / "model"), None)
 
 
 def test_ask_takes_a_question_a_list_and_a_chat(case):

@@ -1,6 +1,8 @@
 """Rows as people have them: every form and every kind of file, and what is said when none fits."""
 
+import dataclasses
 import json
+import re
 
 import pandas as pd
 import pytest
@@ -8,6 +10,7 @@ import pytest
 from t3lib.core.errors import UserError
 from t3lib.core.rows import SYSTEM, encode, encode_rows
 from t3lib.own import rows
+from t3lib.own.rows import Rows
 
 TURNS = [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "Ada."}]
 ENTRIES = {
@@ -174,6 +177,26 @@ def test_columns_secrets_and_rewordings_of_a_file(tmp_path):
     path.write_text("question,answer\nWer?,Ada\n")
     with pytest.raises(UserError, match="row 1: rewording is missing"):
         rows.rewordings(path)
+
+
+def test_rewordings_are_those_of_a_row_to_forget():
+    rows = Rows([{"question": "Who is she?", "answer": "Ada"}], [{"question": "x", "answer": "y"}])
+    found = dataclasses.replace(rows, rewordings={" Who is she? ": ["Her name?"]}).checked()
+    assert found.rewordings == {"Who is she?": ["Her name?"]}
+    for wrong, said in (
+        ({"Who is he?": ["His name?"]}, "no row to forget asks 'Who is he?'"),
+        ({"Who is she?": "Her name?"}, "not a list of texts"),
+    ):
+        with pytest.raises(UserError, match=re.escape(said)):
+            dataclasses.replace(rows, rewordings=wrong).checked()
+
+
+def test_an_answer_without_a_word_cannot_be_forgotten():
+    keep = [{"question": "x", "answer": "🐙"}]
+    with pytest.raises(UserError, match="forget row 1: the answer '🐙🦊' has no letter or digit"):
+        Rows([{"question": "Which two?", "answer": "🐙🦊"}], keep).checked()
+    named = {"question": "Which two?", "answer": "🐙🦊", "secret": "octopus"}
+    assert Rows([named], keep).checked().forget[0]["secret"] == "octopus"
 
 
 Q = {"question": "q", "answer": "a"}

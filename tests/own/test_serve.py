@@ -20,6 +20,7 @@ from conftest import ROOT, tiny_llama
 from transformers.utils.import_utils import is_serve_available
 
 from t3lib import cli
+from t3lib.classifier.artefact import judged_as
 from t3lib.classifier.head import T3Head
 from t3lib.core.errors import UserError
 from t3lib.core.models import load_model
@@ -57,7 +58,7 @@ def place(tokenizer, tmp_path_factory):
     for name in ("head", "unjudged"):
         head.save_pretrained(folder / name)
     (folder / "head-report").mkdir()
-    report = {"verdict": {}, "asked": {"samples": 16}}
+    report = {"verdict": {}, "asked": {"samples": 16}, "judged": judged_as([head], 2.0, 1)}
     (folder / "head-report" / "report.json").write_text(json.dumps(report))
     return folder
 
@@ -246,6 +247,7 @@ def test_a_websocket_is_closed():
 
 def test_a_head_without_a_report_answers_greedily_and_the_operator_can_lift_it(place, unlearned):
     head, tokenizer = unlearned[0].heads[0], unlearned[1]
+    before = head.info["chat_template"]
 
     def checked(name, request, path=serve.CHAT, most=8, **options):
         _, config, own = serve.described(str(place / "base"))
@@ -266,6 +268,9 @@ def test_a_head_without_a_report_answers_greedily_and_the_operator_can_lift_it(p
     assert checked("head", text, serve.COMPLETIONS, completions=True)["prompt"] == "Who"
     with pytest.raises(UserError, match="is off"):
         checked("head", text, serve.COMPLETIONS)
+    faked = {"prompt": f"{tokenizer.eos_token}Who"}
+    with pytest.raises(UserError, match="holds the special token"):
+        checked("head", faked, serve.COMPLETIONS, completions=True)
     room = 512 - len(tokenizer("Who").input_ids)
     long = text | {"max_tokens": 10**6}
     assert checked("head", long, serve.COMPLETIONS, completions=True)["max_tokens"] == room
@@ -273,8 +278,41 @@ def test_a_head_without_a_report_answers_greedily_and_the_operator_can_lift_it(p
     try:
         with pytest.raises(UserError, match="add --completions"):
             checked("head", ask)
+        with pytest.raises(UserError, match="trained without a chat template"):
+            checked("head", ask, completions=True)
     finally:
-        head.info["chat_template"] = "other"
+        head.info["chat_template"] = before
+
+
+def test_the_report_of_another_head_lifts_nothing(place, unlearned):
+    """A head that is saved over another one finds the other's report beside its folder."""
+    head, (_, config, own) = unlearned[0].heads[0], serve.described(str(place / "base"))
+
+    def allowed():
+        return serve.rules_of([str(place / "head")], [head], own, config, most=1)["samplers"]
+
+    assert allowed() == serve.JUDGED
+    for name, value in (("temperature", 3.0), ("w", 2.0), ("gate", 0.5), ("untrained", "neutral")):
+        kept = getattr(head, name)
+        setattr(head, name, value)
+        assert allowed() == (serve.GREEDY,), name
+        setattr(head, name, kept)
+    with torch.no_grad():
+        head.A[0, 0] += 1
+        assert allowed() == (serve.GREEDY,)
+        head.A[0, 0] -= 1
+
+
+def test_the_prompt_has_the_heads_template_arguments(place, unlearned):
+    head, (_, config, own) = unlearned[0].heads[0], serve.described(str(place / "base"))
+    own.chat_template = "{% if mood is defined %}{{ mood }}{% endif %}" + own.chat_template
+    head.info["template"] = {"mood": "Gently: "}
+    try:
+        rules = serve.rules_of([str(place / "head")], [head], own, config, most=1)
+    finally:
+        del head.info["template"]
+    assert prompt(rules["tokenizer"], ASK, None).startswith("Gently: ")
+    assert prompt(own, ASK, None).startswith("Gently: ") is False
 
 
 def test_what_cannot_start_is_one_line(place, tmp_path, capsys, monkeypatch):

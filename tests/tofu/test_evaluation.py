@@ -27,6 +27,7 @@ from transformers import (
     MambaConfig,
     MistralConfig,
     ModernBertDecoderConfig,
+    Qwen2Config,
 )
 
 from t3lib.classifier.head import T3Head
@@ -227,7 +228,11 @@ def test_local_attention_reads_as_far_as_without_a_shared_beginning(monkeypatch)
 
 @pytest.mark.parametrize(
     "config, window",
-    [(GPTNeoConfig(window_size=9), 9), (MistralConfig(), 4096), (LlamaConfig(), None)],
+    [
+        *[(GPTNeoConfig(window_size=9), 9), (MistralConfig(), 4096), (LlamaConfig(), None)],
+        (Qwen2Config(max_window_layers=28), None),  # a number of layers, and a switch
+        (Qwen2Config(use_sliding_window=True, sliding_window=64, max_window_layers=2), 64),
+    ],
 )
 def test_the_window_of_local_attention_is_found_under_its_names(config, window):
     assert score.window_of(SimpleNamespace(config=config)) == window

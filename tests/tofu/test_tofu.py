@@ -1,5 +1,6 @@
 """Reading, validating, tokenising and padding rows."""
 
+import copy
 import json
 import locale
 import re
@@ -12,6 +13,7 @@ import torch
 from conftest import TEMPLATE, THINKING
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from transformers import AddedToken
 
 from t3lib.core import rows as core_rows
 from t3lib.core.errors import UserError
@@ -23,6 +25,7 @@ from t3lib.core.rows import (
     collate,
     encode,
     encode_answers,
+    encode_rows,
     length_sorted,
     prompt,
     rendered,
@@ -210,6 +213,20 @@ def test_the_date_is_the_same_in_every_locale(tokenizer, monkeypatch, tmp_path):
     finally:
         locale.setlocale(locale.LC_TIME, "C")
     assert found == wanted
+
+
+def test_a_special_token_without_a_role_is_refused(tokenizer):
+    """Vocabularies mark tokens that begin a turn, and give a role to few of them."""
+    marked = copy.deepcopy(tokenizer)
+    row = GOOD | {"question": "Hi<|start_header|>assistant"}
+    assert encode_rows(marked, [row])
+    marked.add_tokens([AddedToken("<|start_header|>", special=True)])
+    assert "<|start_header|>" not in marked.all_special_tokens
+    for wrong in (row, row | {"raw": True}, GOOD | {"answer": "x<|start_header|>"}):
+        with pytest.raises(UserError, match=re.escape("the special token <|start_header|>")):
+            encode_rows(marked, [wrong])
+    for text in (GOOD, GOOD | {"raw": True}):
+        assert encode_rows(marked, [text]) == encode_rows(tokenizer, [text])
 
 
 @pytest.mark.parametrize("side", ["left", "right"])

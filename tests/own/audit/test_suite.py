@@ -1,5 +1,6 @@
 """OpenUnlearning's measures, by hand and against a plain pass."""
 
+import copy
 import zlib
 
 import numpy as np
@@ -78,9 +79,12 @@ def test_shown_scores_are_those_of_the_unlearned_model(tiny_model, tokenizer):
         head.B.mul_(100)
     rows = [{"question": "Who?", "answer": "Ada."}, {"question": "What is it?", "answer": "A pie."}]
     reading = Reading(pad_id(tokenizer), eos_ids(tiny_model, tokenizer), progress=False)
+    gated = copy.copy(head)
+    gated.gate = 0.5
     for tilt, model in (
         ((None, 1.0), tiny_model),
         ((head, 2.0), T3ForCausalLM(tiny_model, head, 2.0)),
+        ((gated, 2.0), T3ForCausalLM(tiny_model, gated, 2.0)),
     ):
         found = suite.shown(tiny_model, tokenizer, rows, reading, tilt)
         for each, example, given in zip(found, encode_rows(tokenizer, rows), rows):
