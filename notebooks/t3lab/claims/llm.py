@@ -105,6 +105,8 @@ def _rivals(tables: Tables, split: str) -> tuple[list[str], bool, bool | None]:
 def mu_unreliable(tables: Tables) -> Finding:
     """On some split a method's Model Utility exceeds the original's beyond the spread of its seeds
     (95%) and its MU-ROUGE does not, and on none a method's MU-ROUGE exceeds the original's.
+
+    The claim says what can happen. If neither is seen, it stays undecided.
     """
     table = tables["tofu"][lambda rows: rows["method"].isin(["Original", "T3", *TEN])]
     table = table.set_index(["split", "method"])[["mu", "mu_rouge"]].dropna()
@@ -120,25 +122,31 @@ def mu_unreliable(tables: Tables) -> Finding:
         f"{name}: {', '.join(f'{m} ({tables.splits[s]})' for s, m in table.index[some]) or 'none'}"
         for name, some in rows.items()
     )
-    return Finding(bool(rows["MU alone"].any() and not rows["MU-ROUGE"].any()), told)
+    holds = False if rows["MU-ROUGE"].any() else bool(rows["MU alone"].any()) or None
+    return Finding(holds, told)
 
 
 @on_both_splits
 def generation_kept(tables: Tables, split: str) -> Finding:
     """T3's probability of retain answers is below the original's, but its ROUGE-L is not, neither
-    on rows to keep nor on real authors and world facts.
+    on rows to keep nor on real authors and world facts. What T3 at T = 1 loses, too, is not the
+    fault of tempering. Undecided where the tuned T is 1.
     """
     table = tables["tofu"][lambda rows: rows["split"] == split].set_index("method")
-    pairs = table.reindex(
-        ["Original", "T3"], columns=["retain_prob", "retain_rouge", "ra_rouge", "wf_rouge"]
-    )
-    if pairs.isna().any(axis=None):
+    names = ["retain_prob", "retain_rouge", "ra_rouge", "wf_rouge"]
+    table = table.reindex(["Original", OWN_RATE, "T3"], columns=["T", *names])
+    before, cold, after = (row for _, row in table[names].iterrows())
+    if before.isna().any() or after.isna().any():
         raise Missing("tofu")
-    down = pairs.loc["Original"] - pairs.loc["T3"] > SAME
+    down = np.fmin(before, cold) - after > SAME  # without T = 1, as in the paper, nan
+    down["retain_prob"] = before["retain_prob"] - after["retain_prob"] > SAME
     told = ", ".join(
-        f"{name} {pair.iloc[0]:.3f} → {pair.iloc[1]:.3f}" for name, pair in pairs.items()
+        f"{name} {before[name]:.3f} → {after[name]:.3f}"
+        + ("" if np.isnan(cold[name]) else f" (T = 1: {cold[name]:.3f})")
+        for name in names
     )
-    return Finding(bool(down["retain_prob"] and not down.drop("retain_prob").any()), told)
+    holds = bool(down["retain_prob"] and not down.drop("retain_prob").any())
+    return Finding(None if table.loc["T3", "T"] == 1 else holds, told)
 
 
 # ---- Table 5 and T3's other choices -------------------------------------------------------------
@@ -207,10 +215,15 @@ def tempering_global(tables: Tables, split: str) -> Finding:
 
 @on_both_splits
 def t5_interior(tables: Tables, split: str) -> Finding:
-    """The T of best Forget Quality is neither the lowest nor the highest."""
+    """Some T inside the range has a better Forget Quality than the lowest and than the highest T.
+
+    One T is better than another if the test rejects the other alone (Forget Quality below 0.05). If
+    neither the inside nor an end is better, there is no order.
+    """
     fq = _by_T(tables, split)
+    inside, ends = fq.iloc[1:-1].max() >= REJECTED, fq.iloc[[0, -1]] >= REJECTED
     told = f"best T {fq.idxmax():g}: {listed(fq.to_dict(), 'FQ({:g}) = {:.3f}')}"
-    return Finding(bool(fq.index[0] < fq.idxmax() < fq.index[-1]), told)
+    return Finding(bool(inside and not ends.any()), told, no_order=bool(inside or not ends.any()))
 
 
 # ---- Tables 2 and 3 -----------------------------------------------------------------------------

@@ -36,7 +36,7 @@ COLUMNS = [
     "note",
     "sentence",
 ]
-OPEN = "Chance may explain the order: T3 is neither behind any of them nor ahead of all of them."
+OPEN = "Chance may explain what was found."
 CHECKS = {
     "guidance-can-fail": gaussians.guidance_can_fail,
     "tempering-necessary": theory.tempering_necessary,

@@ -62,6 +62,7 @@ def temperature(frame: pd.DataFrame, printed: pd.DataFrame | None = None) -> Fig
         sources.insert(0, (PAPER, printed, LIGHT, "s"))
     size = (6.8, 0.7 + 1.5 * len(splits))
     figure, axes = panels(len(splits), 3, size, sharex=True, sharey="col")
+    band = ""
     for row, (split, title) in zip(axes, splits.items()):
         for axis, metric in zip(row, tables.SUMMARY):
             for name, source, colour, marker in sources:
@@ -75,6 +76,7 @@ def temperature(frame: pd.DataFrame, printed: pd.DataFrame | None = None) -> Fig
             retrained = rows.loc[rows["method"] == "Retrained", metric]  # of ours, the last source
             if len(retrained):
                 axis.axhspan(retrained.min(), retrained.max(), **BAND)
+                band = "; grey band: from the lowest to the highest retrained model"
         row[0].set_ylabel(title)
     for column, metric in zip(axes.T, tables.SUMMARY):
         column[0].set_title(METRICS[metric].title)
@@ -82,8 +84,8 @@ def temperature(frame: pd.DataFrame, printed: pd.DataFrame | None = None) -> Fig
     return with_key(
         figure,
         "Forgetting and keeping against T3's temperature. Lines: means over seeds; dots: every"
-        " seed; dotted: before unlearning; grey band: from the lowest to the highest retrained"
-        f" model. {compared_with(main)} {counted(main, paper=printed is not None)}",
+        f" seed; dotted: before unlearning{band}. {compared_with(main)}"
+        f" {counted(main, paper=printed is not None)}",
     )
 
 

@@ -38,6 +38,12 @@ from t3lib.tofu.metrics import AUDIT
 
 AGAINST_T = ("recognized_verbatim", "recognized_paraphrased", "auc", "auc_min_k")
 FRONTIER = ("recognized_verbatim", "auc", "leak")
+# Column on the x axis of `attacked` -> its name.
+ACROSS = {
+    "steps": "steps of training",
+    "bits": "bits (32: not rounded)",
+    "authors": "authors",
+}
 
 
 @rc_context(STYLE)
@@ -117,12 +123,12 @@ def attacked(entries: pd.DataFrame, x: str, hue: str, values: list[str]) -> Figu
     """
     entries = entries.assign(leaking=entries["rows_leaking"] / entries["rows"])
     figure, axes = panels(1, len(values), (6.8, 2.2), sharex=True)
+    names = {"leaking": "share of rows that leak"} | {n: m.title for n, m in SCORES.items()}
     for axis, value in zip(axes.flat, values):
         sns.lineplot(entries, x=x, y=value, hue=hue, style=hue, markers=True, ax=axis)
-        axis.set(ylim=(-0.03, 1.03))
-    names = {"leaking": "share of rows that leak"} | {n: m.title for n, m in SCORES.items()}
-    shown = ", ".join(names[value] for value in values)
-    caption = f"From left to right: {shown}. n = {entries['rows'].max():g} forgotten rows."
+        axis.set(ylim=(-0.03, 1.03), xlabel=ACROSS[x], ylabel="", title=names[value])
+        axis.set_xticks(sorted(entries[x].unique()))
+    caption = f"Up to {entries['rows'].max():g} forgotten rows are asked."
     return with_key(figure, caption, place="right center", ncols=1)
 
 

@@ -189,14 +189,14 @@ def slopes(
     """
     figure, [axes] = panels(1, 2, (6.8, 2.8))
     peaks = np.logspace(0, 8, 200)
-    names = {T: f"$T$ = {T:g}: slope {f'1/{T:g}' if T > 1 else 1}" for T in temperatures}
+    names = {T: f"$T$ = {T:g}" for T in temperatures}
     shades = dict(zip(names.values(), sns.color_palette("viridis", len(names))))
     for T, name in names.items():
         error = theory.witness(delta, gamma, peaks, T=T).forget_error
         axes[0].plot(peaks, error, color=shades[name])
     for w, dash in ((1.5, "--"), (2.0, "-.")):
         error = theory.witness(delta, gamma, peaks, sharpen=w).forget_error
-        name = f"sharpened $f^{{{w:g}}}$: slope 1"
+        name = f"sharpened $f^{{{w:g}}}$"
         axes[0].plot(peaks, error, color=YELLOW, ls=dash, label=name)
     upper = theory.bound_forget_untempered(delta, gamma, peaks)
     axes[0].plot(peaks, upper, color="0.6", lw=0.9, ls=":", label="bound, Theorem 3.4")
@@ -223,9 +223,9 @@ def slopes(
         axis.set(ylabel=AXES["forget"] if axis is axes[0] else "", title=title)
     return with_key(
         figure,
-        "Forget Error against the peak of p_f: tempering changes the slope, and sharpening only"
-        " lowers the line. Left: the example of Theorem 3.5. Right: means over"
-        f" {trials} data sets of n = {n} samples, each with its classifier.",
+        "Forget Error against the peak of p_f. Left: the example of Theorem 3.5, in which tempering"
+        " changes the slope from 1 to 1/T, and sharpening only lowers the line. Right: means over"
+        f" {trials} data sets of n = {n} samples, each with its classifier, on other axes.",
         place="right center",
         ncols=1,
     )

@@ -15,7 +15,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from scipy.stats import hmean
 
-from t3lab.report import departures, details, plots, render
+from t3lab.report import departures, details, own, plots, render
 from t3lab.report.details import LABELLED, LABELS, TITLES, interval, made, table
 from t3lab.report.tables import BOTH_DIALS, OURS, OWN_RATE, SHARE, leaders
 from t3lab.results import AUTHOR_ROWS, all_rows, paper_table
@@ -40,14 +40,6 @@ COLUMNS = {
 }
 HEADLINE = [name for name in COLUMNS if name != "paired_gap"]
 DRAWN = ("ks_held_out", "retain", "retain_rouge", "unrelated")
-# Sets of rows that a head must leave alone -> their title.
-LEFT_ALONE = {"retain": "kept", "held_out_retain": "kept, held out", "other": "in neither file"}
-PRETRAINED = "smollm2-"  # how cases of results/own with SmolLM2 begin
-PLACES = {"judge": ".0f", "judge_retrained": ".0f", "next_token": ".1f", "whole_answers": ".0f"}
-COUNTED_OWN = [
-    *("rows", "leaking", "leaking_before", "judge", "judge_retrained", "sealed", "T", "w"),
-    *(f"{name}_{key}" for name in LEFT_ALONE for key in ("unchanged", "known_before")),
-]
 OUR_DIALS = dict(zip(OURS, ("θ = {:g}", "neutral", "θ = {:g}, neutral")))
 CLAIMS = (
     "fq-best",
@@ -65,7 +57,7 @@ def blocks(results: Path) -> dict[str, dict[str, str]]:
         "README.md": {
             "against": against(results),
             "hides": hides(results),
-            "own": own(results / "own"),
+            "own": own.summary(results / "own"),
         },
         "results/README.md": {"claims": claims(results), "scales": details.scales(results)},
         f"{PAGES}/forgetting.md": {"near": near(results)},
@@ -93,8 +85,8 @@ def blocks(results: Path) -> dict[str, dict[str, str]]:
             "requests": details.requests(results),
         },
         f"{PAGES}/own.md": {
-            "own-models": own_models(results / "own"),
-            "own-smollm2": own_models(results / "own", pretrained=True),
+            "own-models": own.models(results / "own"),
+            "own-smollm2": own.models(results / "own", pretrained=True),
         },
         f"{PAGES}/rates.md": {
             "widths": details.widths(results),
@@ -174,76 +166,6 @@ def _last(frame: pd.DataFrame, **cells: object) -> pd.Series:
     """Return the last row of the split `SPLIT` that has these cells; of samples, the most."""
     wanted = pd.Series({"split": SPLIT} | cells)
     return frame[(frame[wanted.index] == wanted).all(axis=1)].iloc[-1]
-
-
-def own(folder: Path) -> str:
-    """Write what came out for small models' own rows, in one sentence for each way of fitting.
-
-    folder: with own.csv.
-    """
-    sentences, groups = [], _own(folder, False).groupby("choice", sort=False)
-    for choice, part in groups:
-        sums, which = part[COUNTED_OWN].sum(), f" ({choice})" if len(groups) > 1 else ""
-        sentences.append(
-            f"Of {len(part)} small models that were taught their rows by heart{which},"
-            f" {(part['status'] == 'pass').sum()} pass; {sums['leaking']:.0f} rows still leak"
-            f" (before: {sums['leaking_before']:.0f}). {_kept(sums, 'held_out_retain')} answers to"
-            f" keep stay that no head was fitted on, and {_kept(sums, 'other')} in neither file."
-        )
-    return "\n".join(sentences)
-
-
-def own_models(folder: Path, pretrained: bool = False) -> str:
-    """Write a table with one line for each small model and way of fitting.
-
-    folder: as of `own`. pretrained: SmolLM2 with its kinds of rows, in place of the small models.
-    """
-    lines = []
-    found = _own(folder, pretrained).sort_values(["model", "seed"], kind="stable")
-    for _, row in found.iterrows():
-        leaks = f"{row['leaking']:.0f} ({row['leaking_before']:.0f}) of {row['rows']:.0f}"
-        shown = {
-            column: "–" if pd.isna(row[column]) else f"{row[column]:{places}}"
-            for column, places in PLACES.items()
-            if column in row
-        }
-        name, left_alone = f"{row['model']} {row['seed']}", dict(LEFT_ALONE)
-        elsewhere = {}
-        if pretrained:
-            name = row["model"].removeprefix(PRETRAINED)
-            del left_alone["retain"]
-            elsewhere = {
-                "next tokens as before, %": shown["next_token"],
-                "whole answers, of 100": shown["whole_answers"],
-            }
-        lines.append(
-            {
-                "rows" if pretrained else "model": name,
-                "fit": row["choice"],
-                "verdict": row["status"],
-                "T, w": f"{row['T']:g}, {row['w']:g}",
-                "rows that leak (before)": leaks,
-                "by the judge (retrained)": f"{shown['judge']} ({shown['judge_retrained']})",
-                "in sealed ways": f"{row['sealed']:.0f}",
-                **{title: _kept(row, name) for name, title in left_alone.items()},
-                **elsewhere,
-            }
-        )
-    return table(pd.DataFrame(lines), texts=3)
-
-
-def _own(folder: Path, pretrained: bool) -> pd.DataFrame:
-    """Return own.csv with a column for each measure, without the retrained models."""
-    lines = pd.read_csv(folder / "own.csv", dtype=str)
-    lines = lines[lines["model"].str.startswith(PRETRAINED) == pretrained]
-    wide = lines.pivot(index=["choice", "model", "seed"], columns="measure", values="value")
-    wide = wide.drop(index="retrained", errors="ignore").reset_index()
-    counted = dict.fromkeys([*COUNTED_OWN, *(PLACES if pretrained else ())])
-    return wide.assign(**wide.reindex(columns=[*counted]).astype(float))
-
-
-def _kept(counts: pd.Series, name: str) -> str:
-    return f"{counts[f'{name}_unchanged']:.0f} of {counts[f'{name}_known_before']:.0f}"
 
 
 def headline(results: Path) -> str:

@@ -118,8 +118,9 @@ CAPTIONS = {
         " question. It is measured on each method's first seed (Retrained: on all seeds if tau is"
         " 1). tau is the sampler's temperature. top p is the probability of the tokens that are"
         " sampled from (1: all tokens). rows_leaking is the expected number of rows of which one of"
-        " k answers contains the secret: at least 80% of the fact's words, or all of them if there"
-        " are one or two."
+        " k answers gives the fact away: texts about other rows say as much of it at most once in a"
+        " hundred times the number of different samples of the row. So counts from different"
+        " numbers of samples (in cpu 64 at tau 1, 16 at others) do not compare."
     ),
     "recover": (
         "What comes back of the forgotten rows in an attack. relearning: the model was trained for"

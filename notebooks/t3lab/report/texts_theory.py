@@ -37,6 +37,6 @@ def findings(first: pd.DataFrame, best: pd.DataFrame, bounds: pd.DataFrame) -> s
         f" at its best T, has a Forget Error {most:.1f} times lower and a Retain Error of"
         f" {retain.iloc[0]:.2g} instead of {retain.loc[True]:.2g}. A classifier that knows nothing"
         f" has a Forget Error of {flat:.2g} at T = 4.\n"
-        f"3. Every bound holds in all {len(bounds)} cases, and most are loose: the median bound is"
+        f"3. Every bound holds in all {len(bounds)} cases, and three are loose: the median bound is"
         f" {loose}."
     )

@@ -26,7 +26,7 @@ from t3lib.tofu.likelihood import UNTILTED
 UNSEEN = (
     240  # unseen rows at most; with so many, the number of forget rows decides the error of an AUC
 )
-NOT_SAMPLED = "other models of this method write answers"
+NOT_SAMPLED = "not asked: of this method another seed or T was"
 Dials = tuple[float, float]  # T, w
 Sampler = tuple[float, float]  # its temperature tau, and top_p
 

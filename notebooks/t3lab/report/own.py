@@ -1,0 +1,107 @@
+"""Write the tables of `results/own`: what came out for own rows, model by model."""
+
+from pathlib import Path
+
+import pandas as pd
+
+from t3lab.report.details import table
+
+# Sets of rows that a head must leave alone -> their title.
+LEFT_ALONE = {"retain": "kept", "held_out_retain": "kept, held out", "other": "in neither file"}
+PRETRAINED = "smollm2-"  # how cases of results/own with SmolLM2 begin
+PLACES = {"judge": ".0f", "judge_retrained": ".0f", "next_token": ".1f", "whole_answers": ".0f"}
+COUNTED_OWN = [
+    *(
+        "rows",
+        "leaking",
+        "leaking_before",
+        "control",
+        "judge",
+        "judge_retrained",
+        "sealed",
+        "T",
+        "w",
+    ),
+    *(f"{name}_{key}" for name in LEFT_ALONE for key in ("unchanged", "known_before")),
+]
+
+
+def summary(folder: Path) -> str:
+    """Write what came out for small models' own rows, in one sentence for each way of fitting.
+
+    folder: with own.csv.
+    """
+    sentences, groups = [], _own(folder, False).groupby("choice", sort=False)
+    for choice, part in groups:
+        sums, which = part[COUNTED_OWN].sum(), f" ({choice})" if len(groups) > 1 else ""
+        sentences.append(
+            f"Of {len(part)} small models that were taught their rows by heart{which},"
+            f" {(part['status'] == 'pass').sum()} pass; {sums['leaking']:.0f} rows still leak"
+            f" (before {sums['leaking_before']:.0f}, by guessing {sums['control']:.0f}; of models"
+            f" retrained without the rows {part['leaking_retrained'].astype(float).sum():.0f}, and"
+            f" {(part['status_retrained'] == 'pass').sum()} of these pass)."
+            f" {_kept(sums, 'held_out_retain')} answers to keep stay that no head was fitted on,"
+            f" and {_kept(sums, 'other')} in neither file."
+        )
+    return "\n".join(sentences)
+
+
+def models(folder: Path, pretrained: bool = False) -> str:
+    """Write a table with one line for each small model and way of fitting.
+
+    folder: as of `summary`. pretrained: SmolLM2 with its kinds of rows, in place of the small
+    models.
+    """
+    lines = []
+    found = _own(folder, pretrained).sort_values(["model", "seed"], kind="stable")
+    for _, row in found.iterrows():
+        retrained = "–" if pd.isna(row["leaking_retrained"]) else row["leaking_retrained"]
+        leaks = f"{row['leaking']:.0f} ({row['leaking_before']:.0f}; {retrained})"
+        leaks += f" of {row['rows']:.0f}"
+        shown = {
+            column: "–" if pd.isna(row[column]) else f"{row[column]:{places}}"
+            for column, places in PLACES.items()
+            if column in row
+        }
+        name, left_alone = f"{row['model']} {row['seed']}", dict(LEFT_ALONE)
+        elsewhere = {}
+        if pretrained:
+            name = row["model"].removeprefix(PRETRAINED)
+            del left_alone["retain"]
+            elsewhere = {
+                "next tokens as before, %": shown["next_token"],
+                "whole answers, of 100": shown["whole_answers"],
+            }
+        lines.append(
+            {
+                "rows" if pretrained else "model": name,
+                "fit": row["choice"],
+                "verdict": row["status"],
+                "T, w": f"{row['T']:g}, {row['w']:g}",
+                "rows that leak (before; retrained)": leaks,
+                "by the judge (retrained)": f"{shown['judge']} ({shown['judge_retrained']})",
+                "in sealed ways": f"{row['sealed']:.0f}",
+                **{title: _kept(row, name) for name, title in left_alone.items()},
+                **elsewhere,
+            }
+        )
+    return table(pd.DataFrame(lines), texts=3)
+
+
+def _own(folder: Path, pretrained: bool) -> pd.DataFrame:
+    """Return own.csv with a column for each measure. What the retrained models have of it is in
+    the columns leaking_retrained and status_retrained.
+    """
+    lines = pd.read_csv(folder / "own.csv", dtype=str)
+    lines = lines[lines["model"].str.startswith(PRETRAINED) == pretrained]
+    wide = lines.pivot(index=["choice", "model", "seed"], columns="measure", values="value")
+    retrained = wide.reindex(["retrained"], level="choice").droplevel("choice")
+    wide = wide.drop(index="retrained", errors="ignore").reset_index()
+    of_retrained = retrained.reindex(columns=["leaking", "status"]).add_suffix("_retrained")
+    wide = wide.join(of_retrained, on=["model", "seed"])
+    counted = dict.fromkeys([*COUNTED_OWN, *(PLACES if pretrained else ())])
+    return wide.assign(**wide.reindex(columns=[*counted]).astype(float))
+
+
+def _kept(counts: pd.Series, name: str) -> str:
+    return f"{counts[f'{name}_unchanged']:.0f} of {counts[f'{name}_known_before']:.0f}"
