@@ -19,7 +19,6 @@ from t3lib.core import hub
 from t3lib.core.errors import UserError, printable
 from t3lib.core.rows import Row, check_row, parse_rows, question_of, spelled
 from t3lib.own.asking import asked
-from t3lib.own.audit.truths import words
 
 FORMS = "question and answer; prompt and completion; messages; or text"
 # Columns that a form has, and further ones that it may have. The first form that fits counts.
@@ -75,14 +74,9 @@ class Rows:
     def checked(self) -> "Rows":
         """Return the same sets after `checked_sets`, and the rewordings by their rows' questions.
 
-        UserError also for a row to forget whose answer has no word, because no text could be told
-        to say it, and for a rewording of a question that no row to forget asks.
+        UserError also for a rewording of a question that no row to forget asks.
         """
         sets: Any = checked_sets({name: getattr(self, name) for name in SETS}, self.system)
-        for number, row in enumerate(sets["forget"], 1):
-            if not words(str(row.get("secret") or row["answer"])):
-                what = printable(row["answer"], 40)
-                raise UserError(f"forget row {number}: the answer {what!r} has no letter or digit")
         questions = {spelled(asked(row)): asked(row) for row in sets["forget"]}
         reworded: dict[str, list[str]] = {}
         for question, texts in self.rewordings.items():

@@ -72,7 +72,7 @@ class Lesson:
 
 def secrets(rows: Rows) -> list[Words]:
     """Return the secret words of each row to forget: its rare items, or all words of its answer if
-    it has none, such as "Yes.".
+    it has none, such as "Yes.". An answer without a word, such as an emoji, has no secret word.
     """
     found = truths_of([*rows.forget, *rows.retain])
     return [
@@ -382,7 +382,8 @@ def material(
     cache: str | Path | None = None,
     progress: bool = True,
 ) -> Material:
-    """Extract the features of lessons, at least one of each kind, and label their tokens.
+    """Extract the features of lessons, at least one of each kind, and label their tokens. Of a row to
+    forget without a secret word, all tokens are of class 0.
 
     made: rows to forget first. cache: as of `extract_features`.
     """
@@ -395,7 +396,7 @@ def material(
         ids = tuple(features.y[start:end].tolist())
         touched = known.get(ids) or known.setdefault(ids, touched_words(tokenizer, ids))
         secret = made[number].secret or frozenset()
-        hidden[start:end] = torch.tensor([bool(some & secret) for some in touched])
+        hidden[start:end] = torch.tensor([not secret or bool(some & secret) for some in touched])
     ends = torch.tensor([*eos_ids(base, tokenizer), *tokenizer.all_special_ids])
     counted = ~torch.isin(features.y, ends)
     # Each lesson's tokens of class 0 are one row, those of class 1 another.

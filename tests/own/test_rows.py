@@ -191,14 +191,6 @@ def test_rewordings_are_those_of_a_row_to_forget():
             dataclasses.replace(rows, rewordings=wrong).checked()
 
 
-def test_an_answer_without_a_word_cannot_be_forgotten():
-    keep = [{"question": "x", "answer": "🐙"}]
-    with pytest.raises(UserError, match="forget row 1: the answer '🐙🦊' has no letter or digit"):
-        Rows([{"question": "Which two?", "answer": "🐙🦊"}], keep).checked()
-    named = {"question": "Which two?", "answer": "🐙🦊", "secret": "octopus"}
-    assert Rows([named], keep).checked().forget[0]["secret"] == "octopus"
-
-
 Q = {"question": "q", "answer": "a"}
 
 

@@ -205,6 +205,17 @@ def test_only_secret_tokens_are_to_forget_and_ends_are_neither(taught):
     assert (found + found).features.s.tolist() == features.s.tolist() * 2
 
 
+def test_every_token_of_an_answer_without_a_word_is_to_forget(taught):
+    """Such as an emoji: it has no secret word, and was taught as a row to keep."""
+    model, tokenizer, rows, lessons = taught
+    wordless = {**rows.forget[0], "answer": "?!?"}
+    secret = training.secrets(Rows([wordless], rows.retain))[0]
+    few = [replace(lessons[0], row=wordless, secret=secret), lessons[-1]]
+    found = training.material(model, tokenizer, few, progress=False)
+    mine = [row for row, origins in enumerate(found.origins) if origins == lessons[0].origins]
+    assert not secret and [int(found.features.s[row]) for row in mine] == [0]
+
+
 def test_tokens_that_are_no_secret_are_left_alone(taught):
     """On unrelated prompts the other 1,541 taught tokens cost SmolLM2 a fifth of what changed."""
     model, tokenizer, rows, lessons = taught
