@@ -225,14 +225,17 @@ def rules_of(
 
 def greeting(rules: Mapping[str, Any], url: str) -> str:
     """Return the lines that say how to ask the server at a URL, and what it refuses."""
-    turns = json.dumps([{"role": "user", "content": "Your question?"}])
+    verb, field, asked = "completions", "prompt", '"Your text"'
+    if rules["chat"]:
+        asked = json.dumps([{"role": "user", "content": "Your question?"}])
+        verb, field = "chat/completions", "messages"
     system = "none" if rules["system"] is None else printable(repr(rules["system"]))
     allowed = samplers(rules["samplers"]) if rules["samplers"] else "all"
     off = "" if rules["completions"] else f", {COMPLETIONS}"
     return f"""serving {rules["name"]} on {url}; ask it:
-  curl {url}/chat/completions -H 'Content-Type: application/json' -d '{{"messages": {turns}}}'
+  curl {url}/{verb} -H 'Content-Type: application/json' -d '{{"{field}": {asked}}}'
   client = openai.OpenAI(base_url="{url}", api_key="none")
-  client.chat.completions.create(model="{rules["name"]}", messages={turns})
+  client.{verb.replace("/", ".")}.create(model="{rules["name"]}", {field}={asked})
 trained with the system text {system} (added where a request has none) and the date {DATE}
 samplers: {allowed}; answers to a request: {rules["most"]}
 refused: other samplers, probabilities, biases, tools{off}

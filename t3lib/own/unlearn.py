@@ -116,11 +116,13 @@ class Choices:
         if unknown := set(self.fit) - {each.name for each in fields(FitSettings)}:
             raise UserError(f"no setting {printable(sorted(unknown)[0])!r}")
         if own := {*self.fit} & {"lr", "seed", "w"}:
-            raise UserError(f"fit: {min(own)} is a choice of its own, `lr`, `seed` or `strength`")
+            name = min(own)
+            mine = "strength" if name == "w" else name
+            raise UserError(f"fit: {name} is a choice of its own: Choices({mine}=…)")
         given = {"seed": self.seed} | ({} if self.lr is None else {"lr": self.lr})
         fit = asdict(fit_settings({"warmup_epochs": 0.0} | given | dict(self.fit)))
         found |= {"fit": {name: fit[name] for name in self.fit}}
-        found |= {name: fit[name] for name in given if name not in self.fit}
+        found |= {name: fit[name] for name in given}
         for name, value in found.items():
             object.__setattr__(self, name, value)
 

@@ -155,8 +155,6 @@ class T3ForCausalLM(WrappedCausalLM):
         belonging.check_same_base(placed)
         super().__init__(base)
         self.heads = nn.ModuleList(placed)
-        if len(names) == 1 and isinstance(names[0], str | Path):
-            self.report = artefact.report_of(names[0], placed[0])
         self.allow_sharpening = allow_sharpening
         for name, given in {"temperature": temperature, "gate": gate}.items():
             own = [getattr(head, name) for head in placed]
@@ -166,6 +164,9 @@ class T3ForCausalLM(WrappedCausalLM):
                     f"these heads have different {name}s ({values}): give the one to use"
                 )
             setattr(self, name, own[0] if given is None else given)
+        as_saved = (self.temperature, self.gate) == (placed[0].temperature, placed[0].gate)
+        if len(names) == 1 and isinstance(names[0], str | Path) and as_saved:
+            self.report = artefact.report_of(names[0], placed[0])
 
     @property
     def head(self) -> T3Head:

@@ -471,6 +471,8 @@ def test_a_saved_head_is_used_by_its_name(unlearned, case, tmp_path):
     again = t3lib.T3ForCausalLM.from_pretrained(folder, base=model, other_base=True)
     assert t3lib.ask(again, tokenizer, asked) == t3lib.ask(unlearned, tokenizer, asked)
     assert str(again.report) == str(unlearned.report) and again.head is again.heads[0]
+    hot = t3lib.T3ForCausalLM.from_pretrained(folder, base=model, temperature=9, other_base=True)
+    assert hot.report is None, "the report is about another T"
     with t3lib.tilt(model, str(folder), other_base=True) as tilted:
         assert tilted is model
     with pytest.raises(UserError, match="give it"):

@@ -280,6 +280,12 @@ def test_a_head_without_a_report_answers_greedily_and_the_operator_can_lift_it(p
             checked("head", ask)
         with pytest.raises(UserError, match="trained without a chat template"):
             checked("head", ask, completions=True)
+        _, config, own = serve.described(str(place / "base"))
+        names = [str(place / "head")]
+        rules = serve.rules_of(names, [head], own, config, most=1, completions=True)
+        lines = serve.greeting(rules, "http://x/v1").splitlines()
+        assert "chat" not in lines[1] and '"prompt": "Your text"' in lines[1]
+        assert ' client.completions.create(model="head", prompt="Your text")' in lines[3]
     finally:
         head.info["chat_template"] = before
 
