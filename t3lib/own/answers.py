@@ -496,8 +496,8 @@ def ask(
 
     A model with a head, also inside `tilt`, is asked in the form in which the head was trained:
     with the same system text and template arguments, which are in `head.info`, or, for a head of
-    plain text, by continuing the text. A model without a head is asked without a system text. UserError for an
-    empty text, and for prompts and answers that do not fit the model's context.
+    plain text, by continuing the text. A model without a head is asked without a system text.
+    UserError for an empty text, and for prompts and answers that do not fit the model's context.
     """
     if isinstance(question, str | Mapping):
         return ask(model, tokenizer, [question], max_new_tokens=max_new_tokens)[0]

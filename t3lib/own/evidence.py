@@ -160,10 +160,12 @@ def numbers(asked: Inquiry, before: Said, after: Said) -> Report:
 def held_out(asked: Inquiry, before: Said, after: Said) -> dict[str, Any]:
     """Count what a trial head changes in the rows that it was not fitted on.
 
-    asked: the inquiry with the sets "held_out_retain" and "held_out_forget", where there are any.
+    asked: an inquiry that may have the sets "held_out_retain" and "held_out_forget". before, after:
+    answers of the base and of the model with the trial head.
 
-    Returns under these names, where there is such a set: the counts of `verdict.stayed`, and the
-    mean `recall` of the truth in the answers to rows to forget that the base knows, or None.
+    Returns a dict with an entry for each of these sets that is there. held_out_retain: the counts
+    of `verdict.stayed`. held_out_forget: the mean `recall` of the truth in the answers to the rows
+    that the base knows, or None if it knows none.
     """
     found: dict[str, Any] = {}
     if "held_out_retain" in asked.kept:

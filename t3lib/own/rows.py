@@ -72,9 +72,10 @@ class Rows:
             object.__setattr__(self, "rewordings", rewordings(self.rewordings, tell=True))
 
     def checked(self) -> "Rows":
-        """Return the same sets after `checked_sets`, and the rewordings by their rows' questions.
+        """Return the same sets after `checked_sets`. Each rewording is filed under the question of
+        its row to forget, spelled as the row spells it.
 
-        UserError also for a rewording of a question that no row to forget asks.
+        UserError as there, and for a rewording of a question that no row to forget asks.
         """
         sets: Any = checked_sets({name: getattr(self, name) for name in SETS}, self.system)
         questions = {spelled(asked(row)): asked(row) for row in sets["forget"]}

@@ -382,8 +382,9 @@ def material(
     cache: str | Path | None = None,
     progress: bool = True,
 ) -> Material:
-    """Extract the features of lessons, at least one of each kind, and label their tokens. Of a row
-    to forget without a secret word, all tokens are of class 0.
+    """Extract the features of lessons, at least one of each kind, and label their tokens.
+
+    Tokens of secret words are of class 0. A row to forget without any has all tokens of class 0.
 
     made: rows to forget first. cache: as of `extract_features`.
     """

@@ -24,7 +24,11 @@ def _lowest(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _at_every_n(gap: pd.Series, told: str) -> Finding:
-    """Decide a claim that must be true at every n from a gap in standard errors by n."""
+    """Decide a claim that must be true at every number of samples n.
+
+    gap: for each n, the difference that the claim needs, in standard errors; it is true above
+    `SURE`. told: the evidence in words.
+    """
     sure = [str(n) for n, each in gap.items() if each > SURE]
     holds = len(sure) == len(gap)
     return Finding(holds, told, under="" if holds else ", ".join(sure))
