@@ -26,7 +26,7 @@ Equations of the paper:
     Eq. 1 population mixture        theory.GaussianMixture
     Eq. 2 the best f                theory.GaussianMixture.phi_star; f: classifier.head.T3Head.logf
     Eq. 3 the loss of f             classifier.fit.fit_head, theory.fit_logistic
-    Eq. 5 p_hat, in sampling        sampler.tilt.tilt_logits
+    Eq. 5 p_hat, in sampling        sampler.tilt.tilted
           p_hat, in scoring         tofu.likelihood.target_logp
     Eq. 6 Retain Error              theory.GaussianMixture.retain_error
     Eq. 7 Forget Error              theory.GaussianMixture.forget_error

@@ -33,7 +33,7 @@ from t3lib.core.rows import Row, encode_rows
 from t3lib.core.settings import WORLD, hyper_of
 from t3lib.own.asking import SMALL_TALK
 from t3lib.own.audit.samples import sample_answers
-from t3lib.sampler.tilt import T3ForCausalLM, temperature_at, tilt_logits
+from t3lib.sampler.tilt import T3ForCausalLM, temperature_at, tilted
 from t3lib.tofu.likelihood import Reading, answer_positions
 
 PROFILE, SPLIT, SEED, NEW_TOKENS = "smollm", "forget10", 1, 40
@@ -90,7 +90,7 @@ def along(base: Any, tokenizer: Any, rows: list[Row], head: T3Head, T: float) ->
         logp, logf = part.logits.float().log_softmax(-1), head.logf(part.z)
         here = torch.as_tensor(temperature_at(logp, [logf], [head], T, head.gate))
         tempered.append((here.expand(len(logp), 1) != 1).float())
-        logp_hat = tilt_logits(logp, logf, here).log_softmax(-1)
+        logp_hat = tilted(logp, [logf], [head], T, head.gate).log_softmax(-1)
         gaps.append((logp.exp() * (logp - logp_hat)).sum(-1))
         same.append(logp.argmax(-1) == logp_hat.argmax(-1))
     return {

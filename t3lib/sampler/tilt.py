@@ -97,6 +97,22 @@ def temperature_at(
     return gated_temperature(logits, bare, temperature, gate)
 
 
+def tilted(
+    logits: Tensor,
+    logf: Sequence[Tensor],
+    heads: Sequence[T3Head],
+    temperature: float | Tensor,
+    gate: float,
+) -> Tensor:
+    """log p(y | x) / T(x) + Σ log f(x, y), up to a constant at each position (Eq. 5 of some heads).
+
+    logits: (..., V) of the base. logf: w log f (..., V) of each head. temperature, gate: of
+    `gated_temperature`, which gives T(x). Returns (..., V) in float32.
+    """
+    T = temperature_at(logits, logf, heads, temperature, gate)
+    return tilt_logits(logits, functools.reduce(torch.add, logf), T)
+
+
 class T3ForCausalLM(WrappedCausalLM):
     """p_hat(y | x) ∝ p(y | x)^(1/T) f(x, y) with p frozen (Eq. 5), as a Transformers model.
 
@@ -217,15 +233,14 @@ class T3ForCausalLM(WrappedCausalLM):
     def unlearned_logits(
         self, logits: Tensor, hidden: Tensor, cache: Any, prepared: Any, inputs: dict[str, Any]
     ) -> Tensor:
-        """Return `tilt_logits` of the new tokens, and add their states to the cache's sums.
+        """Return `tilted` logits of the new tokens, and add their states to the cache's sums.
 
         Arguments as of `WrappedCausalLM.unlearned_logits`.
         """
         belonging.check_sizes(self.heads[0], hidden.shape[-1], logits.shape[-1])
         pooled = self._pooled(hidden, prepared, cache)
         logf = self.logf(last_tokens(pooled, inputs["logits_to_keep"]))
-        T = temperature_at(logits, logf, self.heads, self.temperature, self.gate)
-        return tilt_logits(logits, functools.reduce(torch.add, logf), T)
+        return tilted(logits, logf, self.heads, self.temperature, self.gate)
 
     def _pooled(self, hidden: Tensor, visible: Tensor | None, cache: Any) -> Tensor:
         """mean_t(A H_t) of the context up to each new token: (B, L, sum of ranks).

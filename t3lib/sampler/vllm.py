@@ -29,7 +29,7 @@ from vllm.model_executor.models.transformers import TransformersForCausalLM
 
 from t3lib.core.errors import UserError
 from t3lib.sampler import belonging
-from t3lib.sampler.tilt import temperature_at
+from t3lib.sampler.tilt import tilted
 from t3lib.sampler.vllm_rules import check_config, heads_of
 
 
@@ -90,11 +90,7 @@ class Tilted:
         if logits is None:
             return None
         logf = [head.logf(context) for head, context in zip(self.t3_heads, contexts)]
-        T = temperature_at(logits, logf, self.t3_heads, self.t3_temperature, self.t3_gate)
-        logits = logits.float() / T
-        for each in logf:
-            logits += each
-        return logits
+        return tilted(logits, logf, self.t3_heads, self.t3_temperature, self.t3_gate)
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> set[str]:
         """Load the base's weights; UserError if a head was trained on another base."""

@@ -34,7 +34,7 @@ from t3lib.core.models import (
 )
 from t3lib.core.progress import progress_bar
 from t3lib.core.rows import Example, collate, length_sorted, shared_start
-from t3lib.sampler.tilt import temperature_at, tilt_logits
+from t3lib.sampler.tilt import temperature_at, tilted
 from t3lib.sampler.wrapped import HiddenStates, check_finite, cuts_states, plain_base
 
 Tilt = tuple[T3Head | None, float]  # (head, T); head None: the base itself, tempered at T
@@ -208,11 +208,7 @@ def choices(at: Positions, tilts: Sequence[Tilt]) -> Tensor:
     """argmax_y log p(y)/T + log f(y), the next token of greedy decoding: (n_tilts, N)."""
     logf = _logf(at.z, tilts)
     scores = (
-        at.logits
-        if head is None
-        else tilt_logits(
-            at.logits, logf[head], temperature_at(at.logits, [logf[head]], [head], T, head.gate)
-        )
+        at.logits if head is None else tilted(at.logits, [logf[head]], [head], T, head.gate)
         for head, T in tilts
     )
     return torch.stack([values.argmax(-1) for values in scores])

@@ -23,7 +23,7 @@ from t3lib.core.models import cache_of, within_memory
 from t3lib.core.progress import progress_bar
 from t3lib.core.rows import Example, collate
 from t3lib.core.settings import check_temperature
-from t3lib.sampler.tilt import temperature_at, tilt_logits
+from t3lib.sampler.tilt import tilted
 from t3lib.sampler.wrapped import check_finite
 from t3lib.tofu.likelihood import UNTILTED, Reader, Reading, Tilt, chunk_rows, heads_of
 
@@ -271,8 +271,7 @@ def _likeliest(reader: Reader, tilts: Sequence[Tilt]) -> Choose:
                 for part in order[whose[writer[order]] == number].split(rows):
                     at, of = state[part].unique(return_inverse=True)
                     here, logf = logits[state[part]], head.logf(pooled[at])[of]
-                    now = temperature_at(here, [logf], [head], T[part], head.gate)
-                    scores = tilt_logits(here, logf, now)
+                    scores = tilted(here, [logf], [head], T[part], head.gate)
                     score[part], token[part] = scores.max(-1)
         check_finite(whole, score)
         return token

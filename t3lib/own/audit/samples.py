@@ -15,7 +15,7 @@ from torch import Tensor
 
 from t3lib.core.models import pad_id, within_memory
 from t3lib.core.progress import progress_bar
-from t3lib.sampler.tilt import temperature_at, tilt_logits
+from t3lib.sampler.tilt import tilted
 from t3lib.tofu.likelihood import UNTILTED, Reader, Reading, Tilt, chunk_rows, heads_of
 from t3lib.tofu.writing import Choose, State, eos_ids, write_texts
 
@@ -171,7 +171,7 @@ def _scores(reader: Reader, tilt: Tilt, logits: Tensor, z: Tensor | None, at: Te
         return few / T
     parts = zip(reader.heads, z[at].split([each.rank for each in reader.heads], -1))
     logf = next(each.logf(part) for each, part in parts if each is head)
-    return tilt_logits(few, logf, temperature_at(few, [logf], [head], T, head.gate))
+    return tilted(few, [logf], [head], T, head.gate)
 
 
 def draw(logits: Tensor, state: Tensor, top_p: float, uniform: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from t3lib.core.rows import Row, encode_rows
 from t3lib.own.audit.membership import auc, min_k
 from t3lib.own.audit.recognition import exact_memorization, extraction_strength
 from t3lib.own.audit.run import words
-from t3lib.sampler.tilt import temperature_at, tilt_logits
+from t3lib.sampler.tilt import tilted
 from t3lib.tofu.evaluation import answer_text
 from t3lib.tofu.likelihood import Reading, Tilt, answer_positions, default_batch_tokens, heads_of
 
@@ -57,9 +57,7 @@ def shown(
             head, T = tilt
             logits = at.logits / T
             if head is not None and at.z is not None:
-                logf = head.logf(at.z)
-                T_here = temperature_at(at.logits, [logf], [head], T, head.gate)
-                logits = tilt_logits(at.logits, logf, T_here)
+                logits = tilted(at.logits, [head.logf(at.z)], [head], T, head.gate)
             logp = logits.log_softmax(-1)
             true = logp.gather(-1, at.target[:, None])[:, 0]
             hit = logp.argmax(-1) == at.target
