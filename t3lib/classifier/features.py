@@ -136,9 +136,8 @@ def extract_features(
         if not rows:
             raise UserError(f"the {name} set is empty: a classifier needs rows of both kinds")
     check_disjoint(forget_rows, retain_rows)
-    examples = _encode(model, tokenizer, forget_rows, "forget") + _encode(
-        model, tokenizer, retain_rows, "retain"
-    )
+    examples = encode_within_context(model, tokenizer, forget_rows, "forget")
+    examples += encode_within_context(model, tokenizer, retain_rows, "retain")
     pad = pad_id(tokenizer)
     check_ids(model, (example.ids for example in examples), pad)
 
@@ -175,7 +174,7 @@ def extract_features(
     )
 
 
-def _encode(
+def encode_within_context(
     model: PreTrainedModel, tokenizer: Any, rows: Sequence[Row], name: str
 ) -> list[Example]:
     """Tokenise rows; UserError for a row longer than the model's context.

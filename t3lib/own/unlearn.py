@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from t3lib.classifier.features import Features, extract_features
+from t3lib.classifier.features import Features, encode_within_context, extract_features
 from t3lib.classifier.fit import fit_heads, steps_per_epoch
 from t3lib.classifier.head import T3Head
 from t3lib.core.errors import UserError, printable
@@ -149,11 +149,14 @@ def unlearn(
     asked. If it knows them in no form, the head is fitted on the rows alone, and T and w come from
     the screen alone, because lessons and a judgement would take most of the time and show nothing.
 
-    UserError for an empty set of rows, a question that is in two sets, and unseen rows that the
-    base knows.
+    UserError for an empty set of rows, a question that is in two sets, a row longer than the base's
+    context, and unseen rows that the base knows.
     """
     rows, seed = rows.checked(), choices.seed
     base, tokenizer = plain_base(model), templated(tokenizer, choices.template)
+    for name, some in (("forget", rows.forget), ("retain", rows.retain)):
+        encode_within_context(base, tokenizer, some, name)  # a row too long is refused at once
+
     fit, held, sets = hold_out(
         rows.forget, rows.retain, rows.holdout_forget, rows.holdout_retain, seed
     )

@@ -144,6 +144,18 @@ def test_one_head_for_some_of_the_rows_leaves_the_others(unlearned, case, quick)
     assert report["forget"]["beyond"] and not report["verdict"]["success"]
 
 
+@pytest.mark.parametrize("name", ["forget", "retain"])
+def test_a_row_longer_than_the_context_is_refused_before_the_base_is_asked(case, name, monkeypatch):
+    """The base answered for half a minute, and its features refused the row afterwards."""
+    model, tokenizer, forget, retain, _ = case
+    monkeypatch.setattr(model, "forward", lambda *_, **__: 1 / 0)
+    long = {"question": "Long?", "answer": "word " * 2000}
+    sets = {"forget": forget, "retain": retain}
+    given = Rows(**sets | {name: [*sets[name], long]})
+    with pytest.raises(UserError, match=rf"{name} row {len(sets[name]) + 1} .*context of"):
+        own.unlearn(model, tokenizer, given, progress=False)
+
+
 def test_rows_that_nobody_knows_are_named_before_training(case, monkeypatch):
     model, tokenizer, _, retain, _ = case
     stop = lambda *_, **__: (_ for _ in ()).throw(InterruptedError)  # noqa: E731
