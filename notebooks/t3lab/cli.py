@@ -378,7 +378,7 @@ def measured(
     and T. reference: mia_min_k of a retrained model.
     """
     from t3lib.core.models import pad_id
-    from t3lib.own.audit import suite
+    from t3lib.tofu import suite
     from t3lib.tofu.likelihood import Reading
     from t3lib.tofu.writing import eos_ids
 
@@ -396,12 +396,12 @@ def audit(args: argparse.Namespace) -> None:
     """
     check_dials(args)
     from t3lab import results
+    from t3lab.audit import run
     from t3lab.report import audit as tables
     from t3lab.report import render
     from t3lab.study import study
     from t3lib.classifier.head import T3Head
     from t3lib.core.files import atomic_write, write_json
-    from t3lib.own.audit import run
 
     run.check_samples(args.samples)
     head = T3Head.from_pretrained(args.head) if args.head else None

@@ -6,13 +6,13 @@ import sys
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
+from t3lab.audit.facts import fact_words
 from t3lab.profiles import load_profile
 from t3lab.study.study import stage_of
 from t3lab.world import bases
 from t3lib.core.files import project_root
 from t3lib.core.models import load_model
 from t3lib.core.rows import SYSTEM
-from t3lib.own.audit.facts import fact_words
 
 sys.path.append(str(project_root() / "tests" / "own"))  # the tests use the first of these models
 from own_cases import CRAFT, FIRST, LAST, TOWN, byte_pairs, gpt2, invented, taught  # noqa: E402

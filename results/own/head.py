@@ -30,8 +30,8 @@ from t3lib.core.files import atomic_write
 from t3lib.core.rows import encode_rows
 from t3lib.own.answers import rare_words
 from t3lib.own.asking import SMALL_TALK
-from t3lib.own.audit.truths import truths, word_set
 from t3lib.own.rows import Rows
+from t3lib.own.truths import truths, word_set
 from t3lib.own.unlearn import Choices, unlearn
 
 CASES = ("gpt2", "customers", "short")

@@ -32,9 +32,9 @@ from t3lib.core.models import load_model, pad_id
 from t3lib.core.rows import Row, encode_rows
 from t3lib.core.settings import WORLD, hyper_of
 from t3lib.own.asking import SMALL_TALK
-from t3lib.own.audit.samples import sample_answers
 from t3lib.sampler.tilt import T3ForCausalLM, temperature_at, tilted
 from t3lib.tofu.likelihood import Reading, answer_positions
+from t3lib.tofu.samples import sample_answers
 
 PROFILE, SPLIT, SEED, NEW_TOKENS = "smollm", "forget10", 1, 40
 PAPER = ({"lr": 5e-4}, 2.5)

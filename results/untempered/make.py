@@ -25,8 +25,8 @@ from t3lib.cli import Options
 from t3lib.core.files import write_json
 from t3lib.core.rows import encode_rows
 from t3lib.core.settings import WORLD, hyper_of
-from t3lib.own.audit.samples import sample_answers
 from t3lib.sampler.tilt import T3ForCausalLM
+from t3lib.tofu.samples import sample_answers
 
 TAU, TOP_P = 0.6, 0.9
 CAPTION = (

@@ -17,9 +17,9 @@ from t3lib.core.models import check_ids, context_length, pad_id
 from t3lib.core.rows import Example, Row, encode_rows, question_of
 from t3lib.own import asking
 from t3lib.own.asking import PLAIN, SAMPLED, Asked, Form
-from t3lib.own.audit.recognition import recognized
-from t3lib.own.audit.samples import sample_tilts, seeds_of
-from t3lib.own.audit.truths import (
+from t3lib.own.recognition import recognized
+from t3lib.own.rows import normal
+from t3lib.own.truths import (
     COMMON,
     LEAK,
     Truths,
@@ -29,10 +29,10 @@ from t3lib.own.audit.truths import (
     words,
     wrong_answers,
 )
-from t3lib.own.rows import normal
 from t3lib.sampler import belonging
 from t3lib.tofu.evaluation import check_room
 from t3lib.tofu.likelihood import UNTILTED, Reading, Tilt, answer_losses
+from t3lib.tofu.samples import sample_tilts, seeds_of
 from t3lib.tofu.writing import eos_ids, greedy
 
 MOST_FORGET = 200  # at most so many rows to forget are asked; more are drawn at random

@@ -28,13 +28,12 @@ from t3lib.own.answers import (
     knows_some,
     recall,
 )
-from t3lib.own.audit.run import token_scores
 from t3lib.own.composing import composed_rouge
 from t3lib.own.rows import Rows
 from t3lib.sampler import belonging
 from t3lib.sampler.tilt import T3ForCausalLM
 from t3lib.sampler.wrapped import vocabulary
-from t3lib.tofu.likelihood import UNTILTED, Reading
+from t3lib.tofu.likelihood import UNTILTED, Reading, token_scores
 
 FEW = 30  # rows of a set that the base is asked about before any training
 TIMED = 128  # rows that are answered to measure the time of an answer: about a full batch on a CPU

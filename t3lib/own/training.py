@@ -36,11 +36,11 @@ from t3lib.core.models import context_length
 from t3lib.core.rows import Row, encode_rows
 from t3lib.own.answers import answers, answers_to, rare_words, rooms, touched_words, truths_of
 from t3lib.own.asking import EVERYDAY, TOPICS, answered, asked, reworded
-from t3lib.own.audit.samples import sample_tilts, seeds_of
-from t3lib.own.audit.truths import names, word_set, words
 from t3lib.own.rows import Rows
+from t3lib.own.truths import names, word_set, words
 from t3lib.own.wording import Words, astray, dressed, neighbour, spans, worded
 from t3lib.tofu.likelihood import UNTILTED, Tilt
+from t3lib.tofu.samples import sample_tilts, seeds_of
 from t3lib.tofu.writing import eos_ids
 
 WORDINGS = (30, 4)  # of a row to forget, and of a row to keep

@@ -45,7 +45,6 @@ from t3lib.own.answers import (
     inquiry,
     says,
 )
-from t3lib.own.audit.run import token_scores
 from t3lib.own.evidence import (
     Report,
     check_unseen,
@@ -64,7 +63,7 @@ from t3lib.own.rows import Rows
 from t3lib.sampler import belonging
 from t3lib.sampler.tilt import T3ForCausalLM
 from t3lib.sampler.wrapped import plain_base, vocabulary
-from t3lib.tofu.likelihood import UNTILTED, Reading
+from t3lib.tofu.likelihood import UNTILTED, Reading, token_scores
 
 HOLD_OUT = 0.2
 FEWEST = 5  # from a set with fewer rows, none is held out

@@ -19,8 +19,8 @@ from t3lib.own.answers import (
     sampler_name,
 )
 from t3lib.own.asking import BARE, PLAIN, SAMPLED, asked
-from t3lib.own.audit.guessing import Comparison, Heard, at_most, compare, least, more_often
-from t3lib.own.audit.truths import LEAK, PART, Truths, index, word_set
+from t3lib.own.guessing import Comparison, Heard, at_most, compare, least, more_often
+from t3lib.own.truths import LEAK, PART, Truths, index, word_set
 
 # Of the rows that the base knows, at least this share must keep exactly the base's greedy answer.
 EXACT = {"retain": 0.95, "held_out_retain": 0.8, "other": 0.95}

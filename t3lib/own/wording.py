@@ -27,7 +27,7 @@ from t3lib.own.asking import (
     in_form,
     reworded,
 )
-from t3lib.own.audit.truths import clauses, forms, kind_of_char, word_set
+from t3lib.own.truths import clauses, forms, kind_of_char, word_set
 
 Words = frozenset[str]
 # Letters of the random words in prefaces, script by script.

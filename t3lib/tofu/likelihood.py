@@ -214,6 +214,39 @@ def choices(at: Positions, tilts: Sequence[Tilt]) -> Tensor:
     return torch.stack([values.argmax(-1) for values in scores])
 
 
+@torch.no_grad()
+def token_scores(
+    model: Any,
+    examples: Sequence[Example],
+    reading: Reading,
+    tilts: Sequence[Tilt] = UNTILTED,
+) -> list[tuple[NDArray[np.float64], NDArray[np.bool_]]]:
+    """Score every token of each example's answer under every tilt.
+
+    Returns a pair (losses, hits) for each example. Both have the shape (tilts, tokens of its
+    answer). losses: −ln p̂ of the token. hits: True where the token is the most probable one, so
+    that greedy decoding would continue with it. The last token is the end of turn if the template
+    has one.
+    """
+    lengths = [len(example.ids) - example.n_prompt for example in examples]
+    scores = [(np.zeros((len(tilts), n)), np.zeros((len(tilts), n), bool)) for n in lengths]
+    for at in answer_positions(model, examples, reading, heads_of(tilts)):
+        losses = -target_logp(at, tilts).cpu().double().numpy()
+        hits = (choices(at, tilts) == at.target).cpu().numpy()
+        for column, (example, step) in enumerate(zip(at.example.tolist(), at.step.tolist())):
+            scores[example][0][:, step] = losses[:, column]
+            scores[example][1][:, step] = hits[:, column]
+    return scores
+
+
+def answer_tokens(example: Example, ends: Sequence[int]) -> int:
+    """Return the number of answer tokens without the end of turn. An answer that is only an end of
+    turn keeps it.
+    """
+    length = len(example.ids) - example.n_prompt
+    return length - (length > 1 and example.ids[-1] in ends)
+
+
 def _at(values: Tensor, target: Tensor) -> Tensor:
     """Return the value of each row (N, V) at its target (N,)."""
     return values.gather(-1, target[:, None])[:, 0]

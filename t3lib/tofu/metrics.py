@@ -72,7 +72,7 @@ METRICS = {
     ),
 }
 
-# Labels of the audit's measures (t3lib/own/audit computes them), by name of the column. In the
+# Labels of the audit's measures (t3lab/audit computes them), by name of the column. In the
 # tables each is compared with its value on retrained models.
 AUDIT = {
     name: Metric(label, title, None, ("metrics", name), group)

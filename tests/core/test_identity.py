@@ -24,7 +24,7 @@ KINDS = {
     "head": (unlearned.HEAD, False),
     "baseline": (unlearned.BASELINE, False),
     "scores": (["tofu.evaluation", "study.methods", "study.unlearned"], False),
-    "audit": (["own.audit", "study.methods", "study.unlearned"], False),
+    "audit": (["audit", "study.methods", "study.unlearned"], False),
     "run": (["study.methods"], True),
 }
 
@@ -69,7 +69,7 @@ SCORED = {"scores", "audit", "run"}
         ("t3lib/baselines/losses.py", {"base", "baseline"} | SCORED, {"base", *"1234568"}),
         ("t3lab/world/world.yaml", {"base", "run"}, {"base", *"2346"}),
         ("t3lab/study/methods.py", SCORED, {*"236"}),
-        ("t3lib/own/audit/run.py", {"audit"}, {*"236"}),
+        ("t3lab/audit/run.py", {"audit"}, {*"236"}),
         ("t3lab/report/render.py", set(), {*"158"}),
         ("t3lib/theory/mixture.py", set(), {*"15"}),
         ("t3lib/cli.py", set(), set()),

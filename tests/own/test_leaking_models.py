@@ -15,9 +15,9 @@ from t3lib.core.rows import Example, encode_rows
 from t3lib.own import answers
 from t3lib.own.answers import rare_words
 from t3lib.own.asking import BARE, PLAIN, TEXT
-from t3lib.own.audit.truths import words
 from t3lib.own.evidence import inquiry_of, numbers
 from t3lib.own.rows import Rows
+from t3lib.own.truths import words
 from t3lib.own.verdict import kind_of, verdict
 
 GIVEN = ("first 2 tokens given", "first 4 tokens given")

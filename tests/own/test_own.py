@@ -25,12 +25,12 @@ from t3lib.own import answers, asking, choice, evidence, rows, verdict
 from t3lib.own import report as page
 from t3lib.own import unlearn as own
 from t3lib.own.answers import answers_to, drawn, f1, recall
-from t3lib.own.audit.samples import sample_answers
 from t3lib.own.evidence import assess, form_of
 from t3lib.own.rows import Rows
 from t3lib.sampler import belonging
 from t3lib.sampler.tilt import T3ForCausalLM
 from t3lib.tofu.metrics import rouge_l_recall
+from t3lib.tofu.samples import sample_answers
 
 
 @pytest.fixture(scope="session")

@@ -11,8 +11,8 @@ from t3lib.core.files import project_root, read_json
 from t3lib.own import training
 from t3lib.own import unlearn as own
 from t3lib.own.asking import EVERYDAY, JUDGING, SEALED, SMALL_TALK, TOPICS, asked
-from t3lib.own.audit.truths import names, word_set, words
 from t3lib.own.rows import Rows
+from t3lib.own.truths import names, word_set, words
 from t3lib.own.wording import MARKS, astray, blend, dressed, misspelt, neighbour, spans, worded
 
 SECRET = frozenset({"1948", "castell", "aldmoor"})

@@ -32,8 +32,8 @@ from t3lib.own.asking import (
     unbegun,
     wordings,
 )
-from t3lib.own.audit.truths import words
 from t3lib.own.evidence import numbers
+from t3lib.own.truths import words
 
 NAMES = (
     "Ada Bruno Clara Darius Elena Farid Greta Hugo Ines Jonas Kira Leon Mira Nils Olga Pavel"

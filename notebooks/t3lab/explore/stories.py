@@ -25,9 +25,9 @@ from t3lib.core.models import has_bf16, load_model
 from t3lib.core.rows import Row, encode_rows
 from t3lib.core.smollm2 import NAME as SMOLLM2
 from t3lib.own.answers import answers
-from t3lib.own.audit.samples import sample_answers
 from t3lib.sampler.tilt import T3ForCausalLM
 from t3lib.tofu.likelihood import UNTILTED, Tilt
+from t3lib.tofu.samples import sample_answers
 
 TINY = "tiny"
 MODEL = "T3_MODEL"  # environment variable: the model of notebooks whose parameter names none

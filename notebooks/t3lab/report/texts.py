@@ -8,7 +8,7 @@ import pandas as pd
 
 from t3lab.report.audit import label
 from t3lab.report.render import TEMPLATES, Html
-from t3lib.own.audit.truths import Truths, truths, word_set
+from t3lib.own.truths import Truths, truths, word_set
 
 Rows = Mapping[str, Sequence[Mapping[str, Any]]]  # "forget" and "retain" -> questions and answers
 Run = Mapping[str, Any]

@@ -9,6 +9,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from t3lab.audit import run
+from t3lab.audit.leakage import leak_at_k
+from t3lab.audit.measures import measures
 from t3lab.study.methods import Run, Subject, load_models, record_of, subject
 from t3lab.study.study import Answer, Study, cached_answers, timed
 from t3lab.world import bases
@@ -17,9 +20,6 @@ from t3lib.baselines.losses import settings_of
 from t3lib.core.errors import Diverged, UserError
 from t3lib.core.identity import code_key, environment
 from t3lib.core.rows import Row
-from t3lib.own.audit import run
-from t3lib.own.audit.leakage import leak_at_k
-from t3lib.own.audit.measures import measures
 from t3lib.tofu import data as tofu
 from t3lib.tofu.likelihood import UNTILTED
 
@@ -301,7 +301,7 @@ def _answers(
 
     keys = [each.key for each in models]
     made_by = [
-        code_key("own.audit", "study.methods", "study.unlearned"),
+        code_key("audit", "study.methods", "study.unlearned"),
         environment(study.device),
     ]
     return dict(

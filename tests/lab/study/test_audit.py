@@ -9,13 +9,13 @@ import pytest
 from conftest import MICRO
 
 from t3lab import results
+from t3lab.audit import run
+from t3lab.audit.membership import auc_error_by_author
 from t3lab.study import audit, study
 from t3lab.world import bases
 from t3lab.world.facts import world
 from t3lib.core import files
 from t3lib.core.errors import UserError
-from t3lib.own.audit import run
-from t3lib.own.audit.membership import auc_error_by_author
 from t3lib.tofu import metrics
 
 FAST = {"epochs": 1, "warmup_epochs": 0}

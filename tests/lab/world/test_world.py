@@ -2,11 +2,11 @@
 
 import pytest
 
+from t3lab.audit.facts import fact_words, held, row_truths
 from t3lab.world.facts import world
 from t3lib.core.files import content_key
 from t3lib.core.rows import check_disjoint
-from t3lib.own.audit.facts import fact_words, held, row_truths
-from t3lib.own.audit.truths import truths
+from t3lib.own.truths import truths
 from t3lib.tofu import data as tofu
 
 PERTURBED = ("forget05_perturbed", "forget10_perturbed", "retain_perturbed")

@@ -5,10 +5,11 @@ from itertools import combinations, product
 import numpy as np
 import pytest
 
+from t3lab.audit.leakage import expected_best, leak_at_k, powers_of_two
+from t3lab.audit.membership import auc_error, auc_error_by_author
 from t3lib.core.errors import UserError
-from t3lib.own.audit.leakage import expected_best, leak_at_k, powers_of_two
-from t3lib.own.audit.membership import auc, auc_error, auc_error_by_author, min_k
-from t3lib.own.audit.recognition import exact_memorization, extraction_strength, recognized
+from t3lib.own.recognition import recognized
+from t3lib.tofu.suite import auc, exact_memorization, extraction_strength, min_k
 
 
 def test_recognition_is_a_strictly_lowest_loss():

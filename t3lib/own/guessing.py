@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from t3lib.own.audit.truths import PART, Truths, bits, index
+from t3lib.own.truths import PART, Truths, bits, index
 
 LEVEL = 0.05  # of the one-sided test that calls a model leaking
 DOUBT = 0.1  # of the one-sided test from which on a person should read the texts

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from t3lib.own.audit.guessing import LEVEL, Comparison, Heard, at_most, compare, least, more_often
-from t3lib.own.audit.truths import (
+from t3lib.own.guessing import LEVEL, Comparison, Heard, at_most, compare, least, more_often
+from t3lib.own.truths import (
     COMMON,
     LEAK,
     bits,

@@ -5,9 +5,9 @@ These functions work on texts and call no model.
 
 from collections.abc import Sequence
 
+from t3lab.audit.recognition import CELLS
 from t3lib.core.rows import Row
-from t3lib.own.audit.recognition import CELLS
-from t3lib.own.audit.truths import LEAK, Truths, truths, word_set, words
+from t3lib.own.truths import LEAK, Truths, truths, word_set, words
 
 ONE_SHAPE = CELLS["one_shape"][2]  # a field that only rows of the built-in world have
 

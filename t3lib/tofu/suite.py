@@ -12,17 +12,21 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from t3lib.core.errors import UserError
 from t3lib.core.models import check_ids, context_length, within_memory
 from t3lib.core.rows import Row, encode_rows
-from t3lib.own.audit.membership import auc, min_k
-from t3lib.own.audit.recognition import exact_memorization, extraction_strength
-from t3lib.own.audit.run import words
 from t3lib.sampler.tilt import tilted
 from t3lib.tofu.evaluation import answer_text
-from t3lib.tofu.likelihood import Reading, Tilt, answer_positions, default_batch_tokens, heads_of
+from t3lib.tofu.likelihood import (
+    Reading,
+    Tilt,
+    answer_positions,
+    answer_tokens,
+    default_batch_tokens,
+    heads_of,
+)
 
 LEAST_VARIANCE = 1e-6  # of ln p̂ over the vocabulary
 # Measures that need rows that no model saw.
@@ -70,7 +74,7 @@ def shown(
     return [
         {
             "tokens": tokens,
-            "words": words(example, reading.eos_ids),
+            "words": answer_tokens(example, reading.eos_ids),
             "text": answer_text(tokenizer, example.ids[example.n_prompt :]),
         }
         for example, tokens in zip(examples, found)
@@ -131,3 +135,75 @@ def privleak(auc: float, reference: float = 0.5) -> float:
     as much as the retrained one, a negative value more: forgotten rows still look known.
     """
     return 100 * (reference - auc) / (1 - reference + 1e-10)
+
+
+# ---- scores of rows
+
+
+def exact_memorization(hits: ArrayLike) -> float:
+    """Return the share of answer tokens that teacher forcing ranks first.
+
+    hits: (N,) booleans, one for each token of the answer without the end of turn. UserError for an
+    empty list.
+    """
+    hits = np.asarray(hits, bool)
+    if not len(hits):
+        raise UserError("exact memorization of an answer without tokens")
+    return float(hits.mean())
+
+
+def extraction_strength(hits: ArrayLike) -> float:
+    """Return 1 − k/N, where k is the first position from which every token of the answer is ranked
+    first.
+
+    hits: (N,) booleans, one for each token of the answer without the end of turn. As in the
+    published code, the smallest value is 1/N and never 0. UserError for an empty list.
+    """
+    hits = np.asarray(hits, bool)
+    if not len(hits):
+        raise UserError("extraction strength of an answer without tokens")
+    misses = np.flatnonzero(~hits)
+    first = min(int(misses[-1]) + 1, len(hits) - 1) if len(misses) else 0
+    return 1.0 - first / len(hits)
+
+
+def auc(forgotten: ArrayLike, unseen: ArrayLike) -> float:
+    """Return the probability that a forgotten row has a lower loss than an unseen row; equal losses
+    count one half.
+
+    forgotten: (n,) losses. unseen: (m,) losses.
+
+    At 0.5 the losses do not tell the two kinds apart. Above 0.5 the forgotten rows still look
+    known. Below 0.5 they look stranger than text that the model never saw, which is a trace as
+    well.
+    """
+    from scipy.stats import rankdata  # takes half a second to import
+
+    a, b = _losses(forgotten, "forgotten"), _losses(unseen, "unseen")
+    ranks = rankdata(np.concatenate([a, b]))
+    return float(1 - (ranks[: len(a)].sum() - len(a) * (len(a) + 1) / 2) / (len(a) * len(b)))
+
+
+def min_k(losses: Sequence[ArrayLike], k: float = 0.4) -> np.ndarray:
+    """Return for each row the mean of its largest token losses (min-k probability, arXiv
+    2310.16789).
+
+    losses: for each of n rows, the values −ln p of its tokens. The end of turn is left out, as in
+    the published code.
+    k: share of the tokens that are averaged, above 0 and at most 1. At least one token counts.
+    Returns (n,). UserError for a k outside this range.
+    """
+    if not 0 < k <= 1:
+        raise UserError(f"min-k takes a share above 0 and at most 1, not {k!r}")
+    rows = [np.sort(_losses(row, "tokens"))[::-1] for row in losses]
+    return np.array([row[: max(1, int(len(row) * k))].mean() for row in rows])
+
+
+def _losses(values: ArrayLike, name: str) -> np.ndarray:
+    values = np.asarray(values, float)
+    if values.ndim != 1 or not len(values) or not np.isfinite(values).all():
+        raise UserError(
+            f"membership: the {name} losses must be a list of finite numbers with at least one"
+            " entry"
+        )
+    return values

@@ -7,17 +7,17 @@ import copy
 import pytest
 import torch
 
+from t3lab.audit import run
+from t3lab.audit.facts import held
+from t3lab.audit.measures import measures
+from t3lab.audit.membership import auc_error_by_author
 from t3lib.baselines.train import Progress, finetune
 from t3lib.classifier.head import T3Head
 from t3lib.core.errors import UserError
 from t3lib.core.models import pad_id
 from t3lib.core.rows import Example, encode_rows
-from t3lib.own.audit import run
-from t3lib.own.audit.facts import held
-from t3lib.own.audit.measures import measures
-from t3lib.own.audit.membership import auc_error_by_author
 from t3lib.sampler.tilt import T3ForCausalLM
-from t3lib.tofu.likelihood import Reading
+from t3lib.tofu.likelihood import Reading, token_scores
 from t3lib.tofu.metrics import AUDIT
 
 NAMES = "Ada Bly|Cor Dunn|Eve Foss|Gil Hurd|Ida Jolt|Kip Lund".split("|")
@@ -190,6 +190,6 @@ def test_a_token_is_a_hit_where_the_model_writes_it_at_that_temperature(tiny_mod
         written = T3ForCausalLM(tiny_model, head, T).generate(begun, **settings)
         texts.append(Example(written[0].tolist(), prompt.n_prompt))
     tilts = [(head, T) for T in temperatures]
-    scores = run.token_scores(tiny_model, texts, Reading(0), tilts)
+    scores = token_scores(tiny_model, texts, Reading(0), tilts)
     written_by = [[bool(hits[tilt].all()) for tilt in range(3)] for _, hits in scores]
     assert written_by == [[tilt == text for tilt in range(3)] for text in range(3)]

@@ -11,29 +11,25 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
 
+from t3lab.audit.facts import held
+from t3lab.audit.measures import measures
+from t3lab.audit.recognition import CELLS
 from t3lib.core.errors import UserError
 from t3lib.core.models import check_ids, context_length, pad_id, within_memory
 from t3lib.core.rows import Example, Row, encode_rows
-from t3lib.own.audit.facts import held
-from t3lib.own.audit.measures import measures
-from t3lib.own.audit.recognition import CELLS
-from t3lib.own.audit.samples import sample_tilts
 from t3lib.tofu.evaluation import answer_text, check_room
 from t3lib.tofu.likelihood import (
     UNTILTED,
     Reading,
     Tilt,
     answer_losses,
-    answer_positions,
-    choices,
+    answer_tokens,
     default_batch_tokens,
-    heads_of,
-    target_logp,
+    token_scores,
 )
 from t3lib.tofu.metrics import rouge_l_recall
+from t3lib.tofu.samples import sample_tilts
 from t3lib.tofu.writing import eos_ids, greedy
 
 FORCED = (1, 2, 4, 8)  # numbers of first tokens of the true answer that a prompt gives
@@ -94,13 +90,14 @@ def likelihoods(
             default_batch_tokens(model),
         )
     )
-    scores = {name: [(example, next(tokens)) for example in part] for name, part in answers.items()}
+    scores = {name: [next(tokens) for _ in part] for name, part in answers.items()}
     losses = np.zeros((len(tilts), 0))
     if asked:
         examples = encode_rows(tokenizer, asked)
         _check(model, tokenizer, examples)
         losses = answer_losses(model, examples, reading, tilts)
     ends = eos_ids(model, tokenizer)
+    ends_at = {name: [answer_tokens(each, ends) for each in part] for name, part in answers.items()}
     return [
         {
             name: {
@@ -111,41 +108,14 @@ def likelihoods(
                 },
                 "empty": empty[name],
                 "losses": [
-                    loss[t, : words(example, ends)].tolist() for example, (loss, _) in scores[name]
+                    loss[t, :n].tolist() for n, (loss, _) in zip(ends_at[name], scores[name])
                 ],
-                "hits": [
-                    hit[t, : words(example, ends)].tolist() for example, (_, hit) in scores[name]
-                ],
+                "hits": [hit[t, :n].tolist() for n, (_, hit) in zip(ends_at[name], scores[name])],
             }
             for name in sets
         }
         for t in range(len(tilts))
     ]
-
-
-@torch.no_grad()
-def token_scores(
-    model: Any,
-    examples: Sequence[Example],
-    reading: Reading,
-    tilts: Sequence[Tilt] = UNTILTED,
-) -> list[tuple[NDArray[np.float64], NDArray[np.bool_]]]:
-    """Score every token of each example's answer under every tilt.
-
-    Returns a pair (losses, hits) for each example. Both have the shape (tilts, tokens of its
-    answer). losses: −ln p̂ of the token. hits: True where the token is the most probable one, so
-    that greedy decoding would continue with it. The last token is the end of turn if the template
-    has one.
-    """
-    lengths = [len(example.ids) - example.n_prompt for example in examples]
-    scores = [(np.zeros((len(tilts), n)), np.zeros((len(tilts), n), bool)) for n in lengths]
-    for at in answer_positions(model, examples, reading, heads_of(tilts)):
-        losses = -target_logp(at, tilts).cpu().double().numpy()
-        hits = (choices(at, tilts) == at.target).cpu().numpy()
-        for column, (example, step) in enumerate(zip(at.example.tolist(), at.step.tolist())):
-            scores[example][0][:, step] = losses[:, column]
-            scores[example][1][:, step] = hits[:, column]
-    return scores
 
 
 def lacking(rows: Sequence[Row], cell: str) -> str:
@@ -158,14 +128,6 @@ def lacking(rows: Sequence[Row], cell: str) -> str:
     if len({len(row[wrong]) for row in rows}) > 1:
         return "the rows have different numbers of perturbed answers"
     return ""
-
-
-def words(example: Example, ends: Sequence[int]) -> int:
-    """Return the number of answer tokens without the end of turn. An answer that is only an end of
-    turn keeps it.
-    """
-    length = len(example.ids) - example.n_prompt
-    return length - (length > 1 and example.ids[-1] in ends)
 
 
 def writings(
@@ -301,7 +263,7 @@ def _tasks(
     """List all prompts that are answered greedily."""
     tasks = []
     for row, example in enumerate(examples):
-        starts = {GREEDY: 0} | {str(m): m for m in FORCED if m < words(example, ends)}
+        starts = {GREEDY: 0} | {str(m): m for m in FORCED if m < answer_tokens(example, ends)}
         for what, given in starts.items():
             cut = example.n_prompt + given
             tasks.append(_Task(what, row, example.ids[:cut], example.ids[cut:]))

@@ -1,0 +1,27 @@
+"""Test recognition: does the model still prefer a forgotten answer when it is shown? Works on
+scores and calls no model.
+"""
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from t3lib.core.errors import UserError
+
+
+def recognized(true: ArrayLike, wrong: ArrayLike) -> NDArray[np.bool_]:
+    """Return for each row whether its true answer has a lower mean loss than all of its wrong
+    answers.
+
+    true: (n,) mean negative log-likelihoods. wrong: (n, k), k at least 1. Returns (n,) booleans. A
+    tie is not recognition.
+
+    Chance is 1/(k + 1) only if true and wrong answers are worded alike. So compare with a retrained
+    model.
+    """
+    true, wrong = np.asarray(true, float), np.asarray(wrong, float)
+    if true.ndim != 1 or wrong.ndim != 2 or len(true) != len(wrong) or not wrong.shape[1]:
+        raise UserError(
+            f"recognition needs scores (n,) and (n, k), k at least 1, not {true.shape} and"
+            f" {wrong.shape}"
+        )
+    return true < wrong.min(axis=1)
