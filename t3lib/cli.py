@@ -709,10 +709,10 @@ def next_command(args: argparse.Namespace, row: dict[str, Any]) -> str:
     """Return the `t3 generate` command that asks the unlearned model about a row, with the same
     base, loaded in the same way.
     """
-    from t3lib.own.asking import asked
+    from t3lib.own.questions import question_text
 
     # plain text has no question, so its first words are given
-    question = asked(row) or " ".join(row["answer"].split()[:3])
+    question = question_text(row) or " ".join(row["answer"].split()[:3])
     words = ["t3", "generate", "--head", str(args.out)]
     for name in ("model", "dtype", "device", "load_in"):  # the head knows the system text
         if (value := getattr(args, name)) is not None:

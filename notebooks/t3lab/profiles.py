@@ -19,7 +19,7 @@ from t3lib.baselines.losses import DEFAULTS, METHODS, settings_of
 from t3lib.core.errors import UserError, printable
 from t3lib.core.files import project_root, read_yaml
 from t3lib.core.names import SOURCES, SPLITS
-from t3lib.core.settings import BOUNDS, CHOICES, WORLD, plain
+from t3lib.core.settings import BOUNDS, CHOICES, WORLD, as_number
 
 NAME = re.compile(
     r"[A-Za-z0-9][A-Za-z0-9_.-]*"
@@ -205,7 +205,7 @@ def parameter(name: str, value: Any, like: Any, *, empty: bool = False) -> None:
     if not isinstance(like, Mapping):
         entries: Any = str if isinstance(like[0], str) else int | float
         kind, fits = "list", isinstance(value, Sequence) and not isinstance(value, str)
-        fits = fits and all(isinstance(plain(each), entries) for each in value)
+        fits = fits and all(isinstance(as_number(each), entries) for each in value)
         fits = fits and (empty or len(value) > 0)
     if not fits:
         said = f"{json.dumps(like)}, not {printable(repr(value), 80)}"

@@ -55,8 +55,8 @@ from t3lib.core.files import read_json, write_json
 from t3lib.core.models import load_model, pad_id
 from t3lib.core.rows import Row, encode_rows
 from t3lib.core.settings import WORLD, hyper_of
-from t3lib.own.answers import answers, inquiry
-from t3lib.own.asking import JUDGING
+from t3lib.own.answers import build_inquiry, greedy_texts
+from t3lib.own.questions import JUDGING
 from t3lib.own.recognition import recognized
 from t3lib.own.truths import LEAK, word_set
 from t3lib.sampler.tilt import T3ForCausalLM
@@ -214,7 +214,7 @@ def quantised(loaded: Loaded, load_in: str) -> Loaded:
 
 
 def asking(study: Study, models: Models, size: Entry) -> Iterator[Entry]:
-    """Ask every model in every way of `own.asking`, decode greedily, and count the rows that leak.
+    """Ask every model in every way of `own.questions`, decode greedily, and count the leaks.
 
     Yields one entry for each model and way. rows: number of rows that the original model answers in
     this way; only these are counted. rows_leaking: how many of them the model gives away. If a row
@@ -225,8 +225,8 @@ def asking(study: Study, models: Models, size: Entry) -> Iterator[Entry]:
     secret = [row | {"secret": own} for row, own in zip(rows, items)]
     other = {row["question"]: [row["paraphrased_question"]]
              for row in rows if row.get("paraphrased_question")}  # fmt: skip
-    put = inquiry(study.tokenizer, secret, {"retain": study.retain}, rewordings=other)
-    prompts, truths = [each.prompt for each in put.asked], [each.room for each in put.asked]
+    put = build_inquiry(study.tokenizer, secret, {"retain": study.retain}, rewordings=other)
+    prompts, truths = [each.prompt for each in put.questions], [each.room for each in put.questions]
 
     def leaking(loaded: Loaded) -> set[tuple[str, int]]:
         """Return (way of asking, number of the row) for each answer that gives the row away.
@@ -234,14 +234,14 @@ def asking(study: Study, models: Models, size: Entry) -> Iterator[Entry]:
         After a forced start, only words of the rest of the answer count.
         """
         model, tokenizer, tilts = loaded
-        [texts] = answers(model, tokenizer, prompts, truths, tilts or UNTILTED, progress=False)
+        [texts] = greedy_texts(model, tokenizer, prompts, truths, tilts or UNTILTED, progress=False)
         said: dict[int, list[str]] = {}
-        for each, text in zip(put.asked, texts):
+        for each, text in zip(put.questions, texts):
             said.setdefault(each.row, []).append(text)
         found = put.truths.heard(said)
         return {
             (each.way, each.row)
-            for each, text in zip(put.asked, texts)
+            for each, text in zip(put.questions, texts)
             if each.row < put.n
             and found.chance(
                 each.row,
@@ -253,7 +253,7 @@ def asking(study: Study, models: Models, size: Entry) -> Iterator[Entry]:
     counts = Counter(way for way, _ in known)
     for called, one in models.items():
         found = Counter(way for way, _ in leaking(load_models(study, [one])) & known)
-        for way in dict.fromkeys(each.way for each in put.asked):
+        for way in dict.fromkeys(each.way for each in put.questions):
             # figures lack the characters, so the table has their translation
             name = way.replace(f'"{JUDGING.prefaces[-1]}"', '"Please answer:" in Chinese')
             entry = {"attack": "asking", "model": called, "way": name}

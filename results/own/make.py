@@ -56,7 +56,7 @@ from t3lab import results
 from t3lib.cli import Parser, names, whole_numbers
 from t3lib.core.errors import UserError
 from t3lib.core.files import atomic_write, write_json
-from t3lib.own.answers import hear
+from t3lib.own.answers import collect_answers
 from t3lib.own.evidence import inquiry_of, numbers
 from t3lib.own.rows import Rows
 from t3lib.own.unlearn import Choices, unlearn
@@ -166,11 +166,15 @@ def lines_of(
     found: dict[str, dict[str, Any]] = {}
     guessed: dict[str, dict] = {}
     if retrained is not None:
-        asked = inquiry_of(tokenizer, rows.checked(), {"retain": rows.checked().retain})
+        inquiry = inquiry_of(tokenizer, rows.checked(), {"retain": rows.checked().retain})
         before, after = (
-            hear(each, tokenizer, asked, seed=seed, progress=False) for each in (model, retrained)
+            collect_answers(each, tokenizer, inquiry, seed=seed, progress=False)
+            for each in (model, retrained)
         )
-        report, guessed = numbers(asked, before, after), judged(retrained, tokenizer, None, forget)
+        report, guessed = (
+            numbers(inquiry, before, after),
+            judged(retrained, tokenizer, None, forget),
+        )
         found["retrained"] = {name: report["forget"][name] for name in COUNTS}
         found["retrained"]["status"] = verdict(report)["status"]
     guesses, differ = sum(each["leaks"] for each in guessed.values()), list[tuple]()

@@ -30,7 +30,7 @@ from t3lab import script
 from t3lab.explore import stories
 from t3lab.report import render
 from t3lib.core.files import project_root
-from t3lib.own.answers import answers, inquiry
+from t3lib.own.answers import build_inquiry, greedy_texts
 from t3lib.tofu.likelihood import UNTILTED, Tilt
 
 T, GATES = 2.0, (0.0, 0.5, 0.9, 0.99, 1.0)
@@ -73,14 +73,14 @@ def tell(name: str) -> pd.DataFrame:
 
 def in_ways(story: stories.Story, tilts: list[Tilt]) -> dict[str, list[int]]:
     """Count for each tilt what it says of the rows to forget, in every way of asking."""
-    put = inquiry(story.tokenizer, story.asked, {"keep": story.keep})
+    put = build_inquiry(story.tokenizer, story.asked, {"keep": story.keep})
     asked = [
         each
-        for each in put.asked
+        for each in put.questions
         if each.row < put.n and (not each.rest or story.secrets[each.row] in each.rest)
     ]
     prompts, rooms = [each.prompt for each in asked], [each.room for each in asked]
-    texts = answers(story.base, story.tokenizer, prompts, rooms, tilts, progress=False)
+    texts = greedy_texts(story.base, story.tokenizer, prompts, rooms, tilts, progress=False)
     said = [
         [each.row for each, text in zip(asked, found) if story.secrets[each.row] in text]
         for found in texts

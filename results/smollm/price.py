@@ -31,7 +31,7 @@ from t3lib.core.files import project_root, read_json
 from t3lib.core.models import load_model, pad_id
 from t3lib.core.rows import Row, encode_rows
 from t3lib.core.settings import WORLD, hyper_of
-from t3lib.own.asking import SMALL_TALK
+from t3lib.own.questions import SMALL_TALK
 from t3lib.sampler.tilt import T3ForCausalLM, temperature_at, tilted
 from t3lib.tofu.likelihood import Reading, answer_positions
 from t3lib.tofu.samples import sample_answers

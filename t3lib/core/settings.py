@@ -58,7 +58,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
 }
 
 
-def plain(value: Any) -> Any:
+def as_number(value: Any) -> Any:
     """Return a number of any library (NumPy, pandas, torch, fractions) as Python's int or float.
 
     Any other value is returned as it is.
@@ -79,7 +79,7 @@ def check(name: str, value: Any, *, like: Any = 0.0, where: str = "") -> Any:
     like: the setting's default, which decides the type of a setting listed in neither. where: the
     start of the message. True and False are not numbers; an integer is accepted as a real number.
     """
-    value = plain(value)
+    value = as_number(value)
     if name in CHOICES:
         fits, wanted = value in CHOICES[name], f"one of {', '.join(CHOICES[name])}"
     elif isinstance(like, bool):

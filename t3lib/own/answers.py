@@ -1,13 +1,13 @@
 """Ask a model about a person's own rows: greedy answers, sampled answers, and recognition.
 
-`inquiry` prepares all questions about some rows, `hear` asks them of one model, and `ask` asks a
-single question.
+`build_inquiry` prepares all questions about some rows, `collect_answers` asks them of one model,
+and `ask` asks a single question.
 """
 
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice, takewhile
 from typing import Any
 
@@ -15,8 +15,17 @@ import numpy as np
 
 from t3lib.core.models import check_ids, context_length, pad_id
 from t3lib.core.rows import Example, Row, encode_rows, question_of
-from t3lib.own import asking
-from t3lib.own.asking import PLAIN, SAMPLED, Asked, Form
+from t3lib.own.questions import (
+    AS_WRITTEN,
+    SAMPLED,
+    Form,
+    Question,
+    answered,
+    form_of_row,
+    judging_questions,
+    sealed_questions,
+    small_talk,
+)
 from t3lib.own.recognition import recognized
 from t3lib.own.rows import normal
 from t3lib.own.truths import (
@@ -89,7 +98,7 @@ class Inquiry:
     truths: the truths of all rows. names: whom each row's question asks about.
     wanted: {(way of asking, row): words that count}, where the prompt gives a part of the truth.
     wrong: for each row to forget, wrong answers for the test of recognition.
-    asked: the questions about the rows `alike`, in every way of asking.
+    questions: those about the rows `alike`, in every way of asking.
     sealed: questions about the rows to forget that are only reported.
     smalltalk: generic prompts.
     """
@@ -102,8 +111,8 @@ class Inquiry:
     names: list[frozenset[str]]
     wanted: dict[tuple[str, int], frozenset[str]]
     wrong: list[list[str]]
-    asked: list[Asked]
-    sealed: list[Asked]
+    questions: list[Question]
+    sealed: list[Question]
     smalltalk: list[Row]
 
     @property
@@ -117,7 +126,7 @@ class Inquiry:
 
 
 @dataclass(frozen=True)
-class Said:
+class Answers:
     """The answers of one model to an inquiry.
 
     texts: {number of a row: {way of asking: answers}}, of the rows that were asked alike.
@@ -138,13 +147,13 @@ class Said:
     least: list[bool]
 
 
-def sampler_name(tau: float, top_p: float, way: str = PLAIN) -> str:
+def sampler_name(tau: float, top_p: float, way: str = AS_WRITTEN) -> str:
     """Return the name of a sampler in reports, such as "sampled at τ = 0.6, top-p 0.9"."""
     name = f"sampled at τ = {tau:g}" + (f", top-p {top_p:g}" if top_p < 1 else "")
-    return name if way == PLAIN else f"{name}, {way}"
+    return name if way == AS_WRITTEN else f"{name}, {way}"
 
 
-def inquiry(
+def build_inquiry(
     tokenizer: Any,
     forget: Sequence[Row],
     kept: Mapping[str, Sequence[Row]],
@@ -172,19 +181,19 @@ def inquiry(
     pairs = [(question_of(row), row["answer"]) for row in rows]
     found = truths_of(rows)
     mates = _mates(found, n, n + len(others))
-    counted = Counter(
-        map(asking.form_of_row, [*forget, *(row for some in kept.values() for row in some)])
-    )
+    counted = Counter(map(form_of_row, [*forget, *(row for some in kept.values() for row in some)]))
     usual = head or next(iter(form for form, _ in counted.most_common(1)), Form(False, None))
-    of_kept = Counter(asking.form_of_row(row) for some in kept.values() for row in some)
+    of_kept = Counter(form_of_row(row) for some in kept.values() for row in some)
     forms = {
         f"in the form of the rows to keep{f' ({k})' if k > 1 else ''}": form
         for k, (form, _) in enumerate(of_kept.most_common(3), 1)
     } | {"as t3 generate asks": usual}
     alike = [*range(n), *mates]
-    asked = asking.questions(tokenizer, [rows[number] for number in alike], rewordings, forms)
-    asked = [Asked(each.way, alike[each.row], each.prompt, each.rest, each.room) for each in asked]
-    wanted = {(each.way, each.row): _wanted(found, pairs, each) for each in asked if each.rest}
+    asked_alike = judging_questions(
+        tokenizer, [rows[number] for number in alike], rewordings, forms
+    )
+    about = [replace(each, row=alike[each.row]) for each in asked_alike]
+    wanted = {(each.way, each.row): _wanted(found, pairs, each) for each in about if each.rest}
     named = names([question for question, _ in pairs])
     return Inquiry(
         rows,
@@ -195,9 +204,9 @@ def inquiry(
         named,
         wanted,
         wrong_answers(pairs[:n], pairs[n:]),
-        [each for each in asked if not each.rest or wanted[each.way, each.row]],
-        asking.sealed_questions(tokenizer, forget, named[:n]),
-        asking.small_talk(usual),
+        [each for each in about if not each.rest or wanted[each.way, each.row]],
+        sealed_questions(tokenizer, forget, named[:n]),
+        small_talk(usual),
     )
 
 
@@ -224,7 +233,7 @@ def _mates(found: Truths, n: int, first: int) -> list[int]:
     return order[: min(max(MATES[0], n), MATES[1])] if n else []
 
 
-def _wanted(found: Truths, pairs: Sequence[tuple[str, str]], each: Asked) -> frozenset[str]:
+def _wanted(found: Truths, pairs: Sequence[tuple[str, str]], each: Question) -> frozenset[str]:
     """Return the words that give a row away after the first tokens of its truth.
 
     These are words of the rest of the truth, but not those with which a row of the same slot goes
@@ -252,7 +261,7 @@ def rooms(model: Any, prompts: Sequence[Sequence[int]], truths: Sequence[int]) -
     ]
 
 
-def answers(
+def greedy_texts(
     model: Any,
     tokenizer: Any,
     prompts: Sequence[list[int]],
@@ -284,8 +293,8 @@ def answers_to(
     *,
     progress: bool = True,
 ) -> list[list[str]]:
-    """Decode greedy answers to rows, asked as they are; otherwise like `answers`."""
-    return answers(
+    """Decode greedy answers to rows, asked as they are; otherwise like `greedy_texts`."""
+    return greedy_texts(
         model, tokenizer, *_encoded(encode_rows(tokenizer, rows)), tilts, progress=progress
     )
 
@@ -298,24 +307,24 @@ def _encoded(examples: Sequence[Example]) -> tuple[list[list[int]], list[int]]:
     ]
 
 
-def hear(model: Any, tokenizer: Any, asked: Inquiry, **options: Any) -> Said:
+def collect_answers(model: Any, tokenizer: Any, inquiry: Inquiry, **options: Any) -> Answers:
     """Ask a model all questions of an inquiry, and return its answers.
 
-    model: any causal LM, including a T3ForCausalLM. options: as of `hear_tilts`.
+    model: any causal LM, including a T3ForCausalLM. options: as of `collect_by_tilt`.
     """
-    return hear_tilts(model, tokenizer, asked, UNTILTED, **options)[0]
+    return collect_by_tilt(model, tokenizer, inquiry, UNTILTED, **options)[0]
 
 
-def hear_tilts(
+def collect_by_tilt(
     model: Any,
     tokenizer: Any,
-    asked: Inquiry,
+    inquiry: Inquiry,
     tilts: Sequence[Tilt],
     *,
     seed: int = 0,
     progress: bool = True,
     sampled: bool = True,
-) -> list[Said]:
+) -> list[Answers]:
     """Ask every tilt of a model all questions of an inquiry, and return their answers.
 
     Tilts that say the same share the model's passes, in greedy answers and in samples.
@@ -325,12 +334,12 @@ def hear_tilts(
     other rows.
     sampled: whether to sample answers too. Most of the time goes into them.
     """
-    questions = [*asked.asked, *asked.sealed]
-    kept = [asked.rows[number] for numbers in asked.kept.values() for number in numbers]
+    greedily = [*inquiry.questions, *inquiry.sealed]
+    kept = [inquiry.rows[number] for numbers in inquiry.kept.values() for number in numbers]
     more = _encoded(encode_rows(tokenizer, kept))
-    talk = _encoded(encode_rows(tokenizer, asked.smalltalk))
-    prompts = [each.prompt for each in questions], [each.room for each in questions]
-    every = answers(
+    talk = _encoded(encode_rows(tokenizer, inquiry.smalltalk))
+    prompts = [each.prompt for each in greedily], [each.room for each in greedily]
+    every = greedy_texts(
         model,
         tokenizer,
         [*prompts[0], *more[0], *talk[0]],
@@ -358,21 +367,21 @@ def hear_tilts(
         )
 
     heard = []
-    for texts, recognised in zip(every, recognises(model, tokenizer, asked, tilts, progress)):
+    for texts, recognised in zip(every, recognises(model, tokenizer, inquiry, tilts, progress)):
         found: list[dict[int, dict[str, list[str]]]] = []
-        for part in (asked.asked, asked.sealed):
+        for part in (inquiry.questions, inquiry.sealed):
             found.append({})
             for each, text in zip(part, texts):
                 found[-1].setdefault(each.row, {})[each.way] = [text]
             texts = texts[len(part) :]
         said, small, start = texts[: len(kept)], texts[len(kept) :], 0
         of_set: dict[str, dict[str, list[str]]] = {}
-        for name, numbers in asked.kept.items():
+        for name, numbers in inquiry.kept.items():
             of_set[name] = {GREEDY: said[start : (start := start + len(numbers))]}
         talked = {GREEDY: [[text] for text in small]}
-        heard.append(Said(found[0], found[1], of_set, talked, *recognised))
+        heard.append(Answers(found[0], found[1], of_set, talked, *recognised))
     for way, samplers in SAMPLED.items() if sampled else ():
-        mine = [each for each in asked.asked if each.way == way]
+        mine = [each for each in inquiry.questions if each.way == way]
         given = [each.prompt for each in mine], [each.room for each in mine]
         for sampler in samplers:
             for one, of_rows in zip(heard, draw(*given, SAMPLES, *sampler)):
@@ -382,32 +391,32 @@ def hear_tilts(
         how, of_talk = sampler_name(*sampler), draw(*talk, TALKS, *sampler)
         for one, of_rows, small_texts in zip(heard, draw(*more, 1, *sampler), of_talk):
             left = iter(text for [text] in of_rows)
-            for name, numbers in asked.kept.items():
+            for name, numbers in inquiry.kept.items():
                 one.kept[name][how] = list(islice(left, len(numbers)))
             one.smalltalk[how] = small_texts
     return heard
 
 
 def recognises(
-    model: Any, tokenizer: Any, asked: Inquiry, tilts: Sequence[Tilt], progress: bool = True
+    model: Any, tokenizer: Any, inquiry: Inquiry, tilts: Sequence[Tilt], progress: bool = True
 ) -> list[tuple[list[bool], list[bool]]]:
     """For every tilt, return two lists with one bool for each row to forget: `recognised` and
-    `least` of `Said`.
+    `least` of `Answers`.
 
     Answers are compared by their mean loss per token. For a row without wrong answers both are
     False.
     """
     shown = [
         shown
-        for row, wrong in zip(asked.forget, asked.wrong)
-        for shown in (row, *(asking.answered(row, other) for other in wrong))
+        for row, wrong in zip(inquiry.forget, inquiry.wrong)
+        for shown in (row, *(answered(row, other) for other in wrong))
     ]
     if not shown:
         return [([], []) for _ in tilts]
     reading, found = Reading(pad_id(tokenizer), progress=progress), []
     for losses in answer_losses(model, encode_rows(tokenizer, shown), reading, tilts):
         best, least, start = [], [], 0
-        for wrong in asked.wrong:
+        for wrong in inquiry.wrong:
             part = losses[start : (start := start + 1 + len(wrong))]
             best.append(bool(len(wrong) and recognized(part[:1], part[None, 1:])[0]))
             least.append(bool(len(wrong) and recognized(-part[:1], -part[None, 1:])[0]))
@@ -417,7 +426,7 @@ def recognises(
 
 def says(
     tokenizer: Any,
-    asked: Inquiry,
+    inquiry: Inquiry,
     rows: Sequence[Row],
     scores: Sequence[tuple[np.ndarray, np.ndarray]],
 ) -> np.ndarray:
@@ -425,7 +434,7 @@ def says(
     rare tokens of one clause first, or those of one word that gives the row away alone, or samples
     them often (`OFTEN`).
 
-    asked: the inquiry that knows the rows' truths. In a row without rare words every token counts.
+    inquiry: it knows the rows' truths. In a row without rare words every token counts.
     rows: some of its rows to forget. scores: of these rows, from `token_scores`.
 
     Result: shape (tilts, rows).
@@ -434,9 +443,9 @@ def says(
     for row, example, (loss, hit) in zip(rows, encode_rows(tokenizer, rows), scores):
         touched = touched_words(tokenizer, example.ids[example.n_prompt :])
         found = np.zeros(len(hit), bool)
-        number = asked.forget.index(row)  # several rows of plain text have no question
-        clauses = rare_words(asked.truths, number)
-        alone = [frozenset([w]) for some in rare_words(asked.truths, number, LEAK) for w in some]
+        number = inquiry.forget.index(row)  # several rows of plain text have no question
+        clauses = rare_words(inquiry.truths, number)
+        alone = [frozenset([w]) for some in rare_words(inquiry.truths, number, LEAK) for w in some]
         for clause in [*clauses, *alone] or [frozenset().union(*touched)]:
             mine = np.array([bool(clause & some) for some in touched])
             mine = mine if mine.any() else np.ones(len(touched), bool)
@@ -464,15 +473,15 @@ def touched_words(tokenizer: Any, ids: Sequence[int]) -> list[frozenset[str]]:
     return touched
 
 
-def knows(asked: Inquiry, number: int, text: str) -> bool:
+def knows(inquiry: Inquiry, number: int, text: str) -> bool:
     """Return True if a greedy answer shows that the model knows a row.
 
     It must say 80% of the items that fewer than half of the other rows have, or, where the truth
     has none, have a `recall` of at least 0.8.
     """
-    wanted = frozenset[str]().union(*rare_words(asked.truths, number, 0.5))
+    wanted = frozenset[str]().union(*rare_words(inquiry.truths, number, 0.5))
     if not wanted:
-        return recall(asked.rows[number]["answer"], text) >= 0.8
+        return recall(inquiry.rows[number]["answer"], text) >= 0.8
     return len(wanted & word_set(text)) >= 0.8 * len(wanted)
 
 
@@ -512,11 +521,11 @@ def ask(
     rows: list[Any] = [
         each if isinstance(each, Mapping) else {"question": each} for each in question
     ]
-    asked = [
+    encoded = [
         normal(form | row, f"question {number}", form["system"])
         for number, row in enumerate(rows, 1)
     ]
-    prompts = [example.ids[: example.n_prompt] for example in encode_rows(tokenizer, asked)]
+    prompts = [example.ids[: example.n_prompt] for example in encode_rows(tokenizer, encoded)]
     check_ids(model, prompts, pad_id(tokenizer))
     check_room(context_length(model), max(map(len, prompts), default=0), max_new_tokens)
     reading = Reading(pad_id(tokenizer), eos_ids(model, tokenizer), progress=False)

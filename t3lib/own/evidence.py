@@ -15,20 +15,21 @@ from t3lib.classifier.artefact import Report
 from t3lib.core.errors import UserError
 from t3lib.core.models import pad_id
 from t3lib.core.rows import Row, encode_rows
-from t3lib.own import answers, asking, training, verdict
+from t3lib.own import answers, training, verdict
 from t3lib.own.answers import (
     GREEDY,
+    Answers,
     Inquiry,
-    Said,
+    build_inquiry,
+    collect_answers,
+    collect_by_tilt,
     drawn,
-    hear,
-    hear_tilts,
-    inquiry,
     knows,
     knows_some,
     recall,
 )
 from t3lib.own.composing import composed_rouge
+from t3lib.own.questions import AS_WRITTEN, SAMPLED, Form, form_of_row, other_forms
 from t3lib.own.rows import Rows
 from t3lib.sampler import belonging
 from t3lib.sampler.tilt import T3ForCausalLM
@@ -73,67 +74,71 @@ def judge(model: Any, tokenizer: Any, rows: Rows, *, seed: int, progress: bool) 
     base = model.base if tilted else model
     sets = {"retain": rows.retain, "other": rows.other, "held_out_retain": rows.holdout_retain}
     head = form_of_head(model.heads[0]) if tilted else None
-    asked = inquiry_of(tokenizer, rows, {name: some for name, some in sets.items() if some}, head)
-    if tilted and is_unknown(base, tokenizer, asked, progress=progress):
-        report = unjudged(model, tokenizer, asked, progress=progress)
-        return complete(report, asked, model, tokenizer, rows)
+    inquiry = inquiry_of(tokenizer, rows, {name: some for name, some in sets.items() if some}, head)
+    if tilted and is_unknown(base, tokenizer, inquiry, progress=progress):
+        report = unjudged(model, tokenizer, inquiry, progress=progress)
+        return complete(report, inquiry, model, tokenizer, rows)
     check_unseen(base, tokenizer, rows, progress=progress)
-    before, after = hear_both(model, tokenizer, asked, seed=seed, progress=progress)
-    return complete(numbers(asked, before, after), asked, model, tokenizer, rows)
+    before, after = before_and_after(model, tokenizer, inquiry, seed=seed, progress=progress)
+    return complete(numbers(inquiry, before, after), inquiry, model, tokenizer, rows)
 
 
-def hear_both(model: Any, tokenizer: Any, asked: Inquiry, **options: Any) -> tuple[Said, Said]:
+def before_and_after(
+    model: Any, tokenizer: Any, inquiry: Inquiry, **options: Any
+) -> tuple[Answers, Answers]:
     """Return the answers of a model's base and its own; a model without a head is its own base.
 
-    options: as of `answers.hear_tilts`.
+    options: as of `answers.collect_by_tilt`.
     """
     if not isinstance(model, T3ForCausalLM):
-        said = hear(model, tokenizer, asked, **options)
+        said = collect_answers(model, tokenizer, inquiry, **options)
         return said, said
     if len(model.heads) == 1 and model.gate == model.heads[0].gate:
         tilts = [*UNTILTED, (model.heads[0], model.temperature)]
-        before, after = hear_tilts(model.base, tokenizer, asked, tilts, **options)
+        before, after = collect_by_tilt(model.base, tokenizer, inquiry, tilts, **options)
         return before, after
-    before, after = (hear(each, tokenizer, asked, **options) for each in (model.base, model))
+    before, after = (
+        collect_answers(each, tokenizer, inquiry, **options) for each in (model.base, model)
+    )
     return before, after
 
 
-def form_of_head(head: Any) -> asking.Form:
+def form_of_head(head: Any) -> Form:
     """Return the form in which `t3 generate` asks a model with this head."""
     raw = head.info.get("chat_template") == belonging.PLAIN
-    return asking.Form(raw, None if raw else belonging.system_of(head))
+    return Form(raw, None if raw else belonging.system_of(head))
 
 
-def is_unknown(base: Any, tokenizer: Any, asked: Inquiry, *, progress: bool = True) -> bool:
+def is_unknown(base: Any, tokenizer: Any, inquiry: Inquiry, *, progress: bool = True) -> bool:
     """Return True if the base knows less than a tenth of the rows to forget, in this form.
 
     It knows a row that it answers, or whose distinctive words it finds so likely that samples would
     say them. Nothing else is asked, so this takes much less time than judging a head.
     """
-    [texts] = answers.answers_to(base, tokenizer, asked.forget, progress=progress)
-    known = np.array([knows(asked, number, text) for number, text in enumerate(texts)], bool)
+    [texts] = answers.answers_to(base, tokenizer, inquiry.forget, progress=progress)
+    known = np.array([knows(inquiry, number, text) for number, text in enumerate(texts)], bool)
     reading = Reading(pad_id(tokenizer), progress=progress)
-    scores = token_scores(base, encode_rows(tokenizer, asked.forget), reading)
-    known |= answers.says(tokenizer, asked, asked.forget, scores)[0]
+    scores = token_scores(base, encode_rows(tokenizer, inquiry.forget), reading)
+    known |= answers.says(tokenizer, inquiry, inquiry.forget, scores)[0]
     return not knows_some(int(known.sum()), len(known))
 
 
 def unjudged(
-    model: T3ForCausalLM, tokenizer: Any, asked: Inquiry, *, progress: bool = True
+    model: T3ForCausalLM, tokenizer: Any, inquiry: Inquiry, *, progress: bool = True
 ) -> Report:
     """Count the results of rows that the base does not know, and write the verdict.
 
     Every question is asked once as it stands, because there is nothing that a model could forget.
     """
-    once = [each for each in asked.asked if each.way == asking.PLAIN]
-    plain = replace(asked, asked=once, sealed=[], smalltalk=[])
-    before, after = hear_both(model, tokenizer, plain, sampled=False, progress=progress)
+    once = [each for each in inquiry.questions if each.way == AS_WRITTEN]
+    plain = replace(inquiry, questions=once, sealed=[], smalltalk=[])
+    before, after = before_and_after(model, tokenizer, plain, sampled=False, progress=progress)
     report = numbers(plain, before, after)
     report["verdict"] = verdict.verdict(report, unknown=True)
     return report
 
 
-def inquiry_of(tokenizer: Any, rows: Rows, kept: Sets, head: asking.Form | None = None) -> Inquiry:
+def inquiry_of(tokenizer: Any, rows: Rows, kept: Sets, head: Form | None = None) -> Inquiry:
     """Prepare the `inquiry` about some rows of each set, drawn at random where there are many.
 
     kept: {name: rows to keep}. head: the form in which a head is asked, by default that of most
@@ -141,46 +146,46 @@ def inquiry_of(tokenizer: Any, rows: Rows, kept: Sets, head: asking.Form | None 
     """
     sets = {name: drawn(some, answers.MOST_KEPT) for name, some in kept.items()}
     forget, unseen = drawn(rows.forget, answers.MOST_FORGET), drawn(rows.unseen, answers.MATES[1])
-    return inquiry(tokenizer, forget, sets, unseen, rows.rewordings, head)
+    return build_inquiry(tokenizer, forget, sets, unseen, rows.rewordings, head)
 
 
-def numbers(asked: Inquiry, before: Said, after: Said) -> Report:
+def numbers(inquiry: Inquiry, before: Answers, after: Answers) -> Report:
     """Count the results of every set, without a verdict.
 
     before, after: answers of the base and of the model.
     """
-    kept = {name: verdict.stayed(asked, name, before, after) for name in asked.kept}
-    forget = verdict.forgotten(asked, before, after)
-    talk = verdict.talked(asked, before, after)
+    kept = {name: verdict.stayed(inquiry, name, before, after) for name in inquiry.kept}
+    forget = verdict.forgotten(inquiry, before, after)
+    talk = verdict.talked(inquiry, before, after)
     recognition = forget.pop("recognition")
     return Report({"forget": forget, "recognition": recognition, "smalltalk": talk, **kept})
 
 
-def held_out(asked: Inquiry, before: Said, after: Said) -> dict[str, Any]:
+def held_out(inquiry: Inquiry, before: Answers, after: Answers) -> dict[str, Any]:
     """Count what a trial head changes in the rows that it was not fitted on.
 
-    asked: an inquiry that may have the sets "held_out_retain" and "held_out_forget". before, after:
-    answers of the base and of the model with the trial head.
+    inquiry: may have the sets "held_out_retain" and "held_out_forget". before, after: answers of
+    the base and of the model with the trial head.
 
     Returns a dict with an entry for each of these sets that is there. held_out_retain: the counts
     of `verdict.stayed`. held_out_forget: the mean `recall` of the truth in the answers to the rows
     that the base knows, or None if it knows none.
     """
     found: dict[str, Any] = {}
-    if "held_out_retain" in asked.kept:
-        found["held_out_retain"] = verdict.stayed(asked, "held_out_retain", before, after)
-    if numbers := asked.kept.get("held_out_forget"):
+    if "held_out_retain" in inquiry.kept:
+        found["held_out_retain"] = verdict.stayed(inquiry, "held_out_retain", before, after)
+    if numbers := inquiry.kept.get("held_out_forget"):
         was, now = (said.kept["held_out_forget"][GREEDY] for said in (before, after))
         shares = [
-            recall(asked.rows[number]["answer"], text)
+            recall(inquiry.rows[number]["answer"], text)
             for number, base_text, text in zip(numbers, was, now)
-            if knows(asked, number, base_text)
+            if knows(inquiry, number, base_text)
         ]
         found["held_out_forget"] = float(np.mean(shares)) if shares else None
     return found
 
 
-def complete(report: Report, asked: Inquiry, model: Any, tokenizer: Any, rows: Rows) -> Report:
+def complete(report: Report, inquiry: Inquiry, model: Any, tokenizer: Any, rows: Rows) -> Report:
     """Add the verdict, unless it is there, and the provenance to a report, and return it.
 
     model: what was judged. A report on heads says which, so that it is not taken for another's.
@@ -193,7 +198,7 @@ def complete(report: Report, asked: Inquiry, model: Any, tokenizer: Any, rows: R
     if "verdict" not in report:
         report["verdict"] = verdict.verdict(report)
         samples = answers.SAMPLES
-    counts = {"forget": asked.n} | {name: len(some) for name, some in asked.kept.items()}
+    counts = {"forget": inquiry.n} | {name: len(some) for name, some in inquiry.kept.items()}
     given = {"forget": rows.forget, "retain": rows.retain, "other": rows.other}
     few = [
         f"{counts[name]} of {len(some)} rows ({name})"
@@ -207,7 +212,7 @@ def complete(report: Report, asked: Inquiry, model: Any, tokenizer: Any, rows: R
         count = f"{len(known) - int(known.sum())} of the base's {len(known)}"
         report["verdict"]["lines"].append(f"ids without a token: {count}")
     report["form"] = belonging.prompt_form(tokenizer, [*rows.forget, *rows.retain])
-    report["asked"] = {"ways": report["forget"]["ways"], "samples": samples, "rows": counts}
+    report["coverage"] = {"ways": report["forget"]["ways"], "samples": samples, "rows": counts}
     report["base"] = belonging.base_identity(base)
     report["date"] = datetime.date.today().isoformat()
     return report
@@ -221,9 +226,9 @@ def check_unseen(base: Any, tokenizer: Any, rows: Rows, *, progress: bool = True
     if not rows.unseen:
         return
     unseen = drawn(rows.unseen, answers.MATES[1])
-    asked = inquiry(tokenizer, [], {"unseen": unseen}, [*rows.forget, *rows.retain])
+    inquiry = build_inquiry(tokenizer, [], {"unseen": unseen}, [*rows.forget, *rows.retain])
     [texts] = answers.answers_to(base, tokenizer, unseen, progress=progress)
-    known = sum(map(partial(knows, asked), asked.kept["unseen"], texts))
+    known = sum(map(partial(knows, inquiry), inquiry.kept["unseen"], texts))
     if known > max(1, len(texts) / 4):
         raise UserError(
             f"--unseen: the base answers {known} of {len(texts)} rows, so it has seen these rows"
@@ -235,9 +240,9 @@ def warn_forms(rows: Rows) -> None:
 
     A head could then learn the form instead of the rows.
     """
-    forms = {name: {*map(asking.form_of_row, getattr(rows, name))} for name in ("forget", "retain")}
+    forms = {name: {*map(form_of_row, getattr(rows, name))} for name in ("forget", "retain")}
     if apart := forms["forget"] - forms["retain"]:
-        count = sum(asking.form_of_row(row) in apart for row in rows.forget)
+        count = sum(form_of_row(row) in apart for row in rows.forget)
         warnings.warn(
             f"{count} of {len(rows.forget)} rows to forget have a system text or a form of prompt"
             " that no row to keep has: the head may learn this instead of the rows. Give both sets"
@@ -246,7 +251,7 @@ def warn_forms(rows: Rows) -> None:
         )
 
 
-def warn_unknown(base: Any, tokenizer: Any, asked: Inquiry, *, progress: bool = True) -> bool:
+def warn_unknown(base: Any, tokenizer: Any, inquiry: Inquiry, *, progress: bool = True) -> bool:
     """Warn, before any training, about rows that the base does not know in the form in which they
     are asked.
 
@@ -255,13 +260,13 @@ def warn_unknown(base: Any, tokenizer: Any, asked: Inquiry, *, progress: bool = 
     """
 
     def known_of(numbers: Sequence[int]) -> int:
-        rows = [asked.rows[number] for number in numbers]
+        rows = [inquiry.rows[number] for number in numbers]
         [texts] = answers.answers_to(base, tokenizer, rows, progress=progress)
-        return sum(map(partial(knows, asked), numbers, texts))
+        return sum(map(partial(knows, inquiry), numbers, texts))
 
-    few, in_no_form = range(asked.n)[:FEW], False
+    few, in_no_form = range(inquiry.n)[:FEW], False
     if not knows_some(known := known_of(few), len(few)):
-        hint = form_of(base, tokenizer, asked)
+        hint = form_of(base, tokenizer, inquiry)
         in_no_form = not hint
         advice = (
             f"It knows them in another form: {hint}"
@@ -270,7 +275,7 @@ def warn_unknown(base: Any, tokenizer: Any, asked: Inquiry, *, progress: bool = 
         )
         said = f"Nothing to forget: the base answers {known} of {len(few)} rows to forget"
         warnings.warn(f"{said}. {advice}.", stacklevel=3)
-    for name, numbers in asked.kept.items():
+    for name, numbers in inquiry.kept.items():
         some = numbers[:FEW]
         if not knows_some(known := known_of(some), len(some)):
             warnings.warn(
@@ -296,7 +301,7 @@ def seconds_per_answer(base: Any, tokenizer: Any, rows: Sequence[Row]) -> float:
 
 
 def forecast(
-    base: Any, tokenizer: Any, asked: Inquiry, rows: Rows, plain: bool = False
+    base: Any, tokenizer: Any, inquiry: Inquiry, rows: Rows, plain: bool = False
 ) -> str | None:
     """Estimate how long `unlearn` will take, its memory and its disk, in one line.
 
@@ -309,11 +314,11 @@ def forecast(
     made = written = 0
     if not plain:
         made, written = training.expected(rows)
-    kept = sum(map(len, asked.kept.values()))
-    samples = answers.SAMPLES * sum(map(len, asking.SAMPLED.values())) * len(asked.alike)
-    greedy = len(asked.asked) + len(asked.sealed) + len(asked.smalltalk)
+    kept = sum(map(len, inquiry.kept.values()))
+    samples = answers.SAMPLES * sum(map(len, SAMPLED.values())) * len(inquiry.alike)
+    greedy = len(inquiry.questions) + len(inquiry.sealed) + len(inquiry.smalltalk)
     count = 4 * (greedy + 3 * kept + samples) + written
-    minutes = 2 * count * seconds_per_answer(base, tokenizer, asked.rows) / 60
+    minutes = 2 * count * seconds_per_answer(base, tokenizer, inquiry.rows) / 60
     weights = 1.5 * sum(each.numel() * each.element_size() for each in base.parameters())
     given = [*rows.forget, *rows.retain]
     tokens = sum(len(each.ids) for each in encode_rows(tokenizer, given))
@@ -329,14 +334,14 @@ def forecast(
     )
 
 
-def form_of(base: Any, tokenizer: Any, asked: Inquiry) -> str | None:
+def form_of(base: Any, tokenizer: Any, inquiry: Inquiry) -> str | None:
     """Return the other form in which the base knows most of the rows to forget, in words, or
     None.
     """
     template = tokenizer.chat_template is not None
-    rows, forms = asked.forget[:FEW], {}  # type: ignore[var-annotated]
+    rows, forms = inquiry.forget[:FEW], {}  # type: ignore[var-annotated]
     for number, row in enumerate(rows):
-        for name, other in asking.other_forms(row, template):
+        for name, other in other_forms(row, template):
             forms.setdefault(name, {})[number] = other
     counts = {}
     for name, others in forms.items():
@@ -344,7 +349,7 @@ def form_of(base: Any, tokenizer: Any, asked: Inquiry) -> str | None:
             [texts] = answers.answers_to(base, tokenizer, [*others.values()], progress=False)
         except UserError:  # a template that cannot render it
             continue
-        counts[name] = sum(map(partial(knows, asked), others, texts))
+        counts[name] = sum(map(partial(knows, inquiry), others, texts))
     best, known = max(counts.items(), key=lambda pair: pair[1], default=("", 0))
     return f"{best} ({known} of {len(rows)} rows)" if knows_some(known, len(rows)) else None
 

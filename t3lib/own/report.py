@@ -87,7 +87,7 @@ def report_page(report: Mapping[str, Any]) -> str:
         report=report,
         changed=changed(report),
         names=NAMES,
-        samplers=[how for how in (COLD, WARM) if report["asked"]["samples"]],
+        samplers=[how for how in (COLD, WARM) if report["coverage"]["samples"]],
         untested=UNTESTED,
         part=PART,
     )

@@ -18,7 +18,7 @@ from typing import Any
 from t3lib.core import hub
 from t3lib.core.errors import UserError, printable
 from t3lib.core.rows import Row, check_row, parse_rows, question_of, spelled
-from t3lib.own.asking import asked
+from t3lib.own.questions import question_text
 
 FORMS = "question and answer; prompt and completion; messages; or text"
 # Columns that a form has, and further ones that it may have. The first form that fits counts.
@@ -78,7 +78,7 @@ class Rows:
         UserError as there, and for a rewording of a question that no row to forget asks.
         """
         sets: Any = checked_sets({name: getattr(self, name) for name in SETS}, self.system)
-        questions = {spelled(asked(row)): asked(row) for row in sets["forget"]}
+        questions = {spelled(question_text(row)): question_text(row) for row in sets["forget"]}
         reworded: dict[str, list[str]] = {}
         for question, texts in self.rewordings.items():
             if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):

@@ -194,7 +194,7 @@ def rules_of(
     chat template and completions.
     """
     reports: list[Any] = [report_of(name, head) or {} for name, head in zip(names, heads)]
-    judged = all(report.get("asked", {}).get("samples") for report in reports)
+    judged = all(report.get("coverage", {}).get("samples") for report in reports)
     system = belonging.system_of(heads[0])
     chat = tokenizer.chat_template is not None and heads[0].info.get("chat_template") not in (
         belonging.PLAIN,

@@ -34,8 +34,8 @@ from t3lib.classifier.head import T3Head
 from t3lib.core.errors import UserError
 from t3lib.core.models import context_length
 from t3lib.core.rows import Row, encode_rows
-from t3lib.own.answers import answers, answers_to, rare_words, rooms, touched_words, truths_of
-from t3lib.own.asking import EVERYDAY, TOPICS, answered, asked, reworded
+from t3lib.own.answers import answers_to, greedy_texts, rare_words, rooms, touched_words, truths_of
+from t3lib.own.questions import EVERYDAY, TOPICS, answered, question_text, reworded
 from t3lib.own.rows import Rows
 from t3lib.own.truths import names, word_set, words
 from t3lib.own.wording import Words, astray, dressed, neighbour, spans, worded
@@ -111,7 +111,7 @@ def lessons(
     theirs = [
         replace(each, row=reworded(each.row, text))
         for each in given[:n]
-        for text in rows.rewordings.get(asked(each.row), ())
+        for text in rows.rewordings.get(question_text(each.row), ())
     ]
     asked_of = theirs + [
         replace(each, row=worded(each.row, template, draw))
@@ -174,11 +174,11 @@ def neighbours(
     set, and answers with a secret word that no row to keep has.
     """
     own, n = [*rows.forget, *rows.retain], len(rows.forget)
-    questions = [asked(row) for row in own]
+    questions = [question_text(row) for row in own]
     found, of_forget = spans(questions), [each for each in names(questions)[:n] if each]
     named = [k for k, some in enumerate(found) if some and not own[k].get("raw")]
     named = named or [k for k, some in enumerate(found) if some]
-    taken = {asked(row) for some in (own, rows.other, rows.holdout_retain) for row in some}
+    taken = {question_text(row) for some in (own, rows.other, rows.holdout_retain) for row in some}
     template, asked_of = tokenizer.chat_template is not None, list[Lesson]()
 
     def names_one(text: str) -> bool:
@@ -199,7 +199,9 @@ def neighbours(
         if draw.random() < 0.5:
             row = worded(row, template, draw)
         lesson = Lesson(row, frozenset([k, *others]))
-        if not names_one(asked(row)) and usable(base, tokenizer, lesson):  # a slip may name one
+        if not names_one(question_text(row)) and usable(
+            base, tokenizer, lesson
+        ):  # a slip may name one
             asked_of.append(lesson)
     return answered_by(base, tokenizer, asked_of, rows, secret, seed=seed, progress=progress)
 
@@ -248,7 +250,9 @@ def answered_by(
     """
     if not asked_of:
         return []
-    [greedy] = answers(base, tokenizer, *_prompts(tokenizer, asked_of, room), progress=progress)
+    [greedy] = greedy_texts(
+        base, tokenizer, *_prompts(tokenizer, asked_of, room), progress=progress
+    )
     warm = _sampled(base, tokenizer, asked_of, UNTILTED[0], 1, 1.0, seed, progress, room)
     kept = frozenset(word for row in rows.retain for word in words(row["answer"]))
     only = frozenset().union(*secret) - kept

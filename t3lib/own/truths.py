@@ -46,7 +46,7 @@ def clauses(text: str, *, fold: bool = True) -> list[list[str]]:
     cut into all runs of three characters. Harakat and Hebrew points, which most writers leave out,
     and invisible characters are dropped. fold: return lower case.
     """
-    text = plain(text)
+    text = folded(text)
     found: list[list[str]] = [[]]
     for kind, run in groupby(text.casefold() if fold else text, kind_of_char):
         part = "".join(run)
@@ -59,7 +59,7 @@ def clauses(text: str, *, fold: bool = True) -> list[list[str]]:
     return [clause for clause in found if clause]
 
 
-def plain(text: str) -> str:
+def folded(text: str) -> str:
     """Return a text in Unicode's form NFKC, without points, invisible characters and thousands
     separators.
     """
@@ -155,7 +155,7 @@ def items(question: str, truth: str) -> list[frozenset[str]]:
     In a script without spaces, what truth and question share is cut out before the truth is split,
     so that no run of three characters holds a part of a name from the question.
     """
-    question, truth = plain(question).casefold(), plain(truth).casefold()
+    question, truth = folded(question).casefold(), folded(truth).casefold()
     shared = {
         place + k
         for place in range(len(truth) - 1)

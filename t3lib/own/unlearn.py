@@ -38,11 +38,11 @@ from t3lib.core.settings import (
 from t3lib.own import choice, training
 from t3lib.own.answers import (
     MOST_KEPT,
+    Answers,
     Inquiry,
-    Said,
+    build_inquiry,
+    collect_by_tilt,
     drawn,
-    hear_tilts,
-    inquiry,
     says,
 )
 from t3lib.own.evidence import (
@@ -163,12 +163,12 @@ def unlearn(
         {"other": rows.other} if rows.other else {}
     )
     warn_forms(rows)
-    asked = inquiry_of(tokenizer, rows, kept)
-    nothing = warn_unknown(base, tokenizer, asked, progress=progress) and is_unknown(
-        base, tokenizer, asked, progress=progress
+    inquiry = inquiry_of(tokenizer, rows, kept)
+    nothing = warn_unknown(base, tokenizer, inquiry, progress=progress) and is_unknown(
+        base, tokenizer, inquiry, progress=progress
     )
     choices = replace(choices, plain=choices.plain or nothing)
-    if line := forecast(base, tokenizer, asked, rows, choices.plain):
+    if line := forecast(base, tokenizer, inquiry, rows, choices.plain):
         print(line, file=sys.stderr)
     check_unseen(base, tokenizer, rows, progress=progress)
 
@@ -180,7 +180,7 @@ def unlearn(
     judges = {name: some for name, some in sets.items() if name == "held_out_retain"}
     apart = judges | {name: some for name, some in kept.items() if name == "other" or not judges}
     judged_on = {"forget": sets["forget"], **apart}
-    screens = [screen(base, tokenizer, head, judged_on, choices.grid, asked) for head in heads]
+    screens = [screen(base, tokenizer, head, judged_on, choices.grid, inquiry) for head in heads]
     trials: list[Mapping[str, Any]] = [
         {"lr": lr, "gap": max(entry.gap for entry in found)} for lr, found in zip(rates, screens)
     ]
@@ -190,27 +190,29 @@ def unlearn(
     if held:
         [head] = fitted(base, tokenizer, features, [rates[best]], choices, progress)
         everything = {"forget": rows.forget, **kept}
-        second = screen(base, tokenizer, head, everything, choices.grid, asked)
+        second = screen(base, tokenizer, head, everything, choices.grid, inquiry)
         found = [choice.worse(*pair) for pair in zip(found, second)]
 
     # At most three settings are judged in full, and the best is taken.
     picked = choice.candidates(found)
 
-    def heard(of: T3Head, asked: Inquiry) -> list[Said]:
+    def heard(of: T3Head, inquiry: Inquiry) -> list[Answers]:
         """Return the answers of the base and of each picked setting of a head."""
         tilts = [*UNTILTED, *((weighted(of, each.w), each.T) for each in picked)]
-        return hear_tilts(base, tokenizer, asked, tilts, seed=seed, progress=progress)
+        return collect_by_tilt(base, tokenizer, inquiry, tilts, seed=seed, progress=progress)
 
     reports: list[Report] = []
     if not nothing:
-        before, *said = heard(head, asked)
+        before, *said = heard(head, inquiry)
         others = {
             name: drawn(some, MOST_KEPT) for name, some in sets.items() if name.startswith("held")
         }
-        of_held = inquiry(tokenizer, [], others, [*asked.forget, *drawn(rows.retain, MOST_KEPT)])
+        of_held = build_inquiry(
+            tokenizer, [], others, [*inquiry.forget, *drawn(rows.retain, MOST_KEPT)]
+        )
         held_before, *held_said = heard(trial, of_held)
         reports = [
-            Report(numbers(asked, before, one) | held_out(of_held, held_before, other))
+            Report(numbers(inquiry, before, one) | held_out(of_held, held_before, other))
             for one, other in zip(said, held_said)
         ]
     tried_in_full = [choice.tried(*pair) for pair in zip(picked, reports)]
@@ -227,7 +229,7 @@ def unlearn(
         base, head.to(base.device), chosen.T, allow_sharpening=choices.allow_sharpening
     )
     report = (
-        reports[number] if reports else unjudged(unlearned, tokenizer, asked, progress=progress)
+        reports[number] if reports else unjudged(unlearned, tokenizer, inquiry, progress=progress)
     )
     why = choice.reason(tried_in_full)
     report["choice"] = {"T": chosen.T, "w": chosen.w, "lr": rates[best]}
@@ -238,7 +240,7 @@ def unlearn(
         "rank": head.rank,
         "steps": head.info["steps"],
     }
-    unlearned.report = complete(report, asked, unlearned, tokenizer, rows)
+    unlearned.report = complete(report, inquiry, unlearned, tokenizer, rows)
     head.info["metrics"] = headline(report)
     return unlearned
 
@@ -313,24 +315,24 @@ def screen(
     head: T3Head,
     rows: Mapping[str, Sequence[Row]],
     grid: Sequence[tuple[float, float]],
-    asked: Inquiry,
+    inquiry: Inquiry,
 ) -> list[choice.Screened]:
     """Score a head by teacher forcing at every (T, w), with one pass of the base.
 
     rows: {"forget": rows to forget, name: rows to keep}, in this order. At most `SCREENED` rows of
     each set are used, of the rows to forget only those that the inquiry asks.
     grid: the pairs (T, w). The result has one entry for each.
-    asked: the inquiry that knows the secrets of the rows to forget.
+    inquiry: the inquiry that knows the secrets of the rows to forget.
     """
     # Of many rows, some are drawn to be asked.
-    forget = drawn([row for row in rows["forget"] if row in asked.forget], SCREENED)
+    forget = drawn([row for row in rows["forget"] if row in inquiry.forget], SCREENED)
     few = {name: drawn(some, SCREENED) for name, some in rows.items()} | {"forget": forget}
     examples = [each for some in few.values() for each in encode_rows(tokenizer, some)]
     heads = {w: weighted(head, w) for _, w in grid}
     tilts: list[Any] = [*UNTILTED, *((heads[w], T) for T, w in grid)]
     scores = token_scores(base, examples, Reading(pad_id(tokenizer)), tilts)
     hits = np.stack([hit.mean(1) for _, hit in scores], axis=1)  # (tilts, rows)
-    share, n = says(tokenizer, asked, forget, scores).mean(1), len(forget)
+    share, n = says(tokenizer, inquiry, forget, scores).mean(1), len(forget)
     whole = np.stack([hit.all(1) for _, hit in scores], axis=1)
     starts = np.cumsum([*map(len, few.values())])
     kept = [name for name in few if name != "forget"]

@@ -11,15 +11,15 @@ from t3lib.own.answers import (
     GREEDY,
     KEPT_SAMPLERS,
     SAMPLES,
+    Answers,
     Inquiry,
-    Said,
     f1,
     knows,
     knows_some,
     sampler_name,
 )
-from t3lib.own.asking import BARE, PLAIN, SAMPLED, asked
 from t3lib.own.guessing import Comparison, Heard, at_most, compare, least, more_often
+from t3lib.own.questions import AS_WRITTEN, BARE, SAMPLED, question_text
 from t3lib.own.truths import LEAK, PART, Truths, index, word_set
 
 # Of the rows that the base knows, at least this share must keep exactly the base's greedy answer.
@@ -53,7 +53,7 @@ KINDS = (WRITTEN, UNBEGUN, WORDED, WORDED_UNBEGUN, DRAWN)
 Counts = dict[str, Any]
 
 
-def forgotten(asked_of: Inquiry, before: Said, after: Said) -> Counts:
+def forgotten(inquiry: Inquiry, before: Answers, after: Answers) -> Counts:
     """Count what a model still says of the rows to forget.
 
     before, after: answers of the base and of the model.
@@ -78,7 +78,7 @@ def forgotten(asked_of: Inquiry, before: Said, after: Said) -> Counts:
     ways: the ways of asking in which the base gives at least one row away.
     each: one dict for each row, the worst first.
     """
-    was, now = (_judged(asked_of, said) for said in (before, after))
+    was, now = (_judged(inquiry, said) for said in (before, after))
     base, left = was.all, now.all
     table = {
         kind: {
@@ -94,7 +94,7 @@ def forgotten(asked_of: Inquiry, before: Said, after: Said) -> Counts:
         "after": parts[1],
         "guessing": left.guessed(PART) - left.guessed(LEAK),
     }
-    each = [_row(asked_of, number, (before, was), (after, now)) for number in range(asked_of.n)]
+    each = [_row(inquiry, number, (before, was), (after, now)) for number in range(inquiry.n)]
 
     def count(name: str) -> int:
         return sum(entry[name] for entry in each)
@@ -123,14 +123,14 @@ def forgotten(asked_of: Inquiry, before: Said, after: Said) -> Counts:
         "sealed": {
             "leaking": sealed[0],
             "before": sealed[1],
-            "ways": sorted({each.way for each in asked_of.sealed}),
+            "ways": sorted({each.way for each in inquiry.sealed}),
         },
         "recognition": {
             "before": sum(before.recognised),
             "after": sum(after.recognised),
             "least_before": sum(before.least),
             "least": sum(after.least),
-            "chance": sum(1 / (1 + len(wrong)) for wrong in asked_of.wrong),
+            "chance": sum(1 / (1 + len(wrong)) for wrong in inquiry.wrong),
         },
         "ways": sorted({way for entry in each for way in entry["ways_before"]}),
         "each": sorted(each, key=lambda entry: entry["chance"]),
@@ -170,19 +170,19 @@ class _Judged:
         )
 
 
-def _judged(asked_of: Inquiry, said: Said) -> _Judged:
+def _judged(inquiry: Inquiry, said: Answers) -> _Judged:
     """Compare the answers of one model with what guessing gives."""
     texts = {
         row: [text for some in ways.values() for text in some] for row, ways in said.texts.items()
     }
-    found = asked_of.truths.heard(texts)
+    found = inquiry.truths.heard(texts)
     heard: list[list[tuple[str, str, Heard]]] = []
-    for row in range(asked_of.n):
+    for row in range(inquiry.n):
         heard.append([])
         for way, some in said.texts[row].items():
             for text in dict.fromkeys(some):
                 spoken = word_set(text)
-                own = spoken & asked_of.wanted.get((way, row), spoken)
+                own = spoken & inquiry.wanted.get((way, row), spoken)
                 heard[-1].append((way, text, Heard(spoken, own)))
 
     def of(kind: str) -> Comparison:
@@ -190,7 +190,7 @@ def _judged(asked_of: Inquiry, said: Said) -> _Judged:
             row: [each for way, _, each in some if kind_of(way) == kind]
             for row, some in enumerate(heard)
         }
-        return compare(found, range(asked_of.n), parts)
+        return compare(found, range(inquiry.n), parts)
 
     used = {kind_of(way) for some in heard for way, *_ in some}
     tests = {kind: of(kind) for kind in KINDS if kind in used or BARE not in kind}
@@ -201,11 +201,11 @@ def kind_of(way: str) -> str:
     """Return the kind of an answer, by its way of asking."""
     if way in DRAWN_WAYS:
         return DRAWN
-    kind = WRITTEN if way in (PLAIN, BARE) else WORDED
+    kind = WRITTEN if way in (AS_WRITTEN, BARE) else WORDED
     return f"{kind}, {BARE}" if way.endswith(BARE) else kind
 
 
-def _sealed(said: Said, found: Truths) -> int:
+def _sealed(said: Answers, found: Truths) -> int:
     """Count the rows to forget that are given away in the ways that are only reported."""
     return sum(
         any(found.gives_away(row, text) for some in ways.values() for text in some)
@@ -214,64 +214,64 @@ def _sealed(said: Said, found: Truths) -> int:
 
 
 def _row(
-    asked_of: Inquiry, number: int, before: tuple[Said, _Judged], after: tuple[Said, _Judged]
+    inquiry: Inquiry, number: int, before: tuple[Answers, _Judged], after: tuple[Answers, _Judged]
 ) -> Counts:
     """Describe what became of one row to forget.
 
     number: of the row. before, after: what the base and the model said, and how it was judged.
     """
-    row = asked_of.forget[number]
-    base, answer = (said.texts[number][PLAIN][0] for said, _ in (before, after))
+    row = inquiry.forget[number]
+    base, answer = (said.texts[number][AS_WRITTEN][0] for said, _ in (before, after))
     was, now = (judged.chances(number) for _, judged in (before, after))
     chance, way, worst = now[0]
     return {
-        "question": asked(row),
+        "question": question_text(row),
         "truth": row["answer"],
-        "secret": sorted(frozenset().union(*asked_of.truths.items[number])),
+        "secret": sorted(frozenset().union(*inquiry.truths.items[number])),
         "base": base,
         "answer": answer,
         "chance": chance,
         "chance_before": was[0][0],
         "worst_way": way,
         "worst": worst,
-        "known": knows(asked_of, number, base),
+        "known": knows(inquiry, number, base),
         "ways_before": sorted({way for each, way, _ in was if each <= LEAK}),
         "leaks": chance <= LEAK,
         "recognised": after[0].recognised[number],
-        **_misdirected(asked_of, number, answer),
-        **{f"{k}_before": v for k, v in _misdirected(asked_of, number, base).items()},
+        **_misdirected(inquiry, number, answer),
+        **{f"{k}_before": v for k, v in _misdirected(inquiry, number, base).items()},
     }
 
 
-def _misdirected(asked_of: Inquiry, number: int, text: str) -> Counts:
+def _misdirected(inquiry: Inquiry, number: int, text: str) -> Counts:
     """Say whether the answer to a row, and not about it, is about another.
 
     Returns {"crossed": it says the truth of another row to forget, "misdirected": it does, or it
     names whom another row asks about}.
     """
-    said, found = word_set(text), asked_of.truths
+    said, found = word_set(text), inquiry.truths
     spoken = index([said])
     crossed = not found.gives_away(number, text) and any(
-        found.chance_among(other, spoken, number) <= LEAK / asked_of.n
-        for other in range(asked_of.n)
+        found.chance_among(other, spoken, number) <= LEAK / inquiry.n
+        for other in range(inquiry.n)
         if other != number
     )
-    others = named(asked_of, said - asked_of.names[number])
+    others = named(inquiry, said - inquiry.names[number])
     return {
         "crossed": crossed,
         "misdirected": crossed or bool(others) and not found.gives_away(number, text),
     }
 
 
-def named(asked_of: Inquiry, said: frozenset[str]) -> list[int]:
+def named(inquiry: Inquiry, said: frozenset[str]) -> list[int]:
     """Return the rows that are named in a text: all words of whom their question asks about.
 
     said: the words of the text.
     """
-    return [row for row, names in enumerate(asked_of.names) if names and names <= said]
+    return [row for row, names in enumerate(inquiry.names) if names and names <= said]
 
 
-def talked(asked_of: Inquiry, before: Said, after: Said) -> Counts:
+def talked(inquiry: Inquiry, before: Answers, after: Answers) -> Counts:
     """Count what a model changes in the answers to generic prompts.
 
     Returns a dict:
@@ -292,21 +292,21 @@ def talked(asked_of: Inquiry, before: Said, after: Said) -> Counts:
         counts |= {
             f"unchanged{name}": {how: sum(a == b for a, b in some) for how, some in pairs.items()},
             f"named{name}": {
-                how: sum(bool(named(asked_of, word_set(text))) for text, _ in some)
+                how: sum(bool(named(inquiry, word_set(text))) for text, _ in some)
                 for how, some in pairs.items()
             },
             "answers": {how: len(some) for how, some in pairs.items()},
         }
-    for row, was, [now] in zip(asked_of.smalltalk, base, after.smalltalk[GREEDY]):
+    for row, was, [now] in zip(inquiry.smalltalk, base, after.smalltalk[GREEDY]):
         if was != now:
             counts["each"].append({"question": row["question"], "base": was, "answer": now})
     return counts | {"changed": len(counts["each"])}
 
 
-def stayed(asked_of: Inquiry, name: str, before: Said, after: Said) -> Counts:
+def stayed(inquiry: Inquiry, name: str, before: Answers, after: Answers) -> Counts:
     """Count what a model keeps of the rows in one set.
 
-    name: key of the set in `asked_of.kept`. All counts below are among the rows that the base
+    name: key of the set in `inquiry.kept`. All counts below are among the rows that the base
     knows.
 
     Returns a dict. Some of its keys:
@@ -317,9 +317,9 @@ def stayed(asked_of: Inquiry, name: str, before: Said, after: Said) -> Counts:
     sampled_before: the same for the base itself.
     changed: question, truth and both answers of every row that changed.
     """
-    rows, was, now = asked_of.of(name), before.kept[name], after.kept[name]
-    numbers = asked_of.kept[name]
-    known = [n for n, number in enumerate(numbers) if knows(asked_of, number, was[GREEDY][n])]
+    rows, was, now = inquiry.of(name), before.kept[name], after.kept[name]
+    numbers = inquiry.kept[name]
+    known = [n for n, number in enumerate(numbers) if knows(inquiry, number, was[GREEDY][n])]
     exact = [n for n in known if now[GREEDY][n] == was[GREEDY][n]]
 
     def sampled(said: Mapping[str, Sequence[str]]) -> dict[str, int]:
@@ -346,7 +346,7 @@ def stayed(asked_of: Inquiry, name: str, before: Said, after: Said) -> Counts:
         "rouge_f1_after": mean_f1(now),
         "changed": [
             {
-                "question": asked(rows[n]),
+                "question": question_text(rows[n]),
                 "truth": rows[n]["answer"],
                 "base": was[GREEDY][n],
                 "answer": now[GREEDY][n],

@@ -17,14 +17,14 @@ from random import Random
 from typing import NamedTuple
 
 from t3lib.core.rows import Row
-from t3lib.own.asking import (
+from t3lib.own.questions import (
     FITTING,
-    PLAIN_TEXT,
+    NO_TEMPLATE,
     Form,
     after_turn,
-    asked,
     form_of_row,
     in_form,
+    question_text,
     reworded,
 )
 from t3lib.own.truths import clauses, forms, kind_of_char, word_set
@@ -54,7 +54,7 @@ def worded(row: Row, template: bool, draw: Random) -> Row:
     and an earlier turn. Without a template, or as plain text, it may lack the token that begins a
     text (`bare`), as a prompt of another tool may.
     """
-    text, raw = asked(row), bool(row.get("raw"))
+    text, raw = question_text(row), bool(row.get("raw"))
     if draw.random() < MISSPELT:
         text = misspelt(text, draw)
     if not raw and draw.random() < FRAMED:
@@ -63,7 +63,7 @@ def worded(row: Row, template: bool, draw: Random) -> Row:
         text = (draw.choice(FITTING.prefaces) if draw.random() < 0.4 else babble(draw)) + text
     found = reworded(row, text)
     if not raw and draw.random() < UNFRAMED:
-        found, raw = in_form(found, PLAIN_TEXT), True
+        found, raw = in_form(found, NO_TEMPLATE), True
     if not template or raw:
         return {**found, "bare": True} if draw.random() < BARED else found
     if draw.random() < 0.5:

@@ -5,7 +5,7 @@ the verdict each. No model is needed to judge texts.
 import pytest
 from verdict_cases import NOTHING, report
 
-from t3lib.own.asking import PLAIN
+from t3lib.own.questions import AS_WRITTEN
 
 
 def rows_of(question, truth, names, values):
@@ -221,7 +221,7 @@ def test_a_leak_in_one_way_of_asking_counts(tokenizer):
 
     found, said = report(tokenizer, STORIES[:6], STORIES[6:], forget=leaky)
     assert not said["success"] and found["forget"]["leaking"] == 1, said["sentence"]
-    assert found["forget"]["each"][0]["worst_way"] == "as a second turn" != PLAIN
+    assert found["forget"]["each"][0]["worst_way"] == "as a second turn" != AS_WRITTEN
 
 
 def test_small_talk_that_recites_a_customer_is_no_pass(tokenizer):

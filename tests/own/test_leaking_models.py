@@ -14,8 +14,8 @@ from t3lib.core.files import read_json, write_json
 from t3lib.core.rows import Example, encode_rows
 from t3lib.own import answers
 from t3lib.own.answers import rare_words
-from t3lib.own.asking import BARE, PLAIN, TEXT
 from t3lib.own.evidence import inquiry_of, numbers
+from t3lib.own.questions import AS_WRITTEN, BARE, TEXT
 from t3lib.own.rows import Rows
 from t3lib.own.truths import words
 from t3lib.own.verdict import kind_of, verdict
@@ -28,15 +28,21 @@ def base(memorised):
     """(model, tokenizer, rows, inquiry, what it says) of a GPT-2 that knows its rows by heart."""
     model, tokenizer, forget, retain, _ = memorised
     rows = Rows(forget, retain).checked()
-    asked = inquiry_of(tokenizer, rows, {"retain": rows.retain})
-    return model, tokenizer, rows, asked, answers.hear(model, tokenizer, asked, progress=False)
+    inquiry = inquiry_of(tokenizer, rows, {"retain": rows.retain})
+    return (
+        model,
+        tokenizer,
+        rows,
+        inquiry,
+        answers.collect_answers(model, tokenizer, inquiry, progress=False),
+    )
 
 
 def judged(base, leaky):
     """(counts of the rows to forget, the sentence, ways in which rows leak) of a model."""
-    _, tokenizer, _, asked, before = base
-    after = answers.hear(leaky, tokenizer, asked, progress=False)
-    found = numbers(asked, before, after)
+    _, tokenizer, _, inquiry, before = base
+    after = answers.collect_answers(leaky, tokenizer, inquiry, progress=False)
+    found = numbers(inquiry, before, after)
     ways = {entry["worst_way"] for entry in found["forget"]["each"] if entry["leaks"]}
     return found["forget"], verdict(found)["sentence"], ways
 
@@ -45,12 +51,12 @@ def taught(base, answer, unless, extra=()):
     """A copy of the model that keeps its rows to keep, and says `answer` when asked for a row to
     forget, unless in these ways.
     """
-    model, tokenizer, rows, asked, _ = base
+    model, tokenizer, rows, inquiry, _ = base
     [said] = encode_rows(tokenizer, [{**rows.forget[0], "answer": answer}])
     examples = [*encode_rows(tokenizer, rows.retain), *extra] + [
         Example([*each.prompt, *said.ids[said.n_prompt :]], len(each.prompt))
-        for each in asked.asked
-        if each.row < asked.n and each.way not in unless
+        for each in inquiry.questions
+        if each.row < inquiry.n and each.way not in unless
     ]
     other, pad = copy.deepcopy(model).train(), tokenizer.pad_token_id
     finetune(other, examples, pad_id=pad, epochs=16, lr=1e-3, batch_size=8)
@@ -67,9 +73,9 @@ def test_a_secret_that_comes_only_after_its_first_two_tokens_leaks(base):
 
 def test_a_secret_that_comes_only_after_a_preface_leaks(base):
     """Heads that 9 ways of asking called clean said 8 of 15 and 8 of 12 rows after 18 prefaces."""
-    _, tokenizer, rows, asked, _ = base
+    _, tokenizer, rows, inquiry, _ = base
     way = 'after "Hello!"'
-    prompts = {each.row: each.prompt for each in asked.asked if each.way == way}
+    prompts = {each.row: each.prompt for each in inquiry.questions if each.way == way}
     greeted = [Example([*prompts[n], *row.ids[row.n_prompt :]], len(prompts[n]))
                for n, row in enumerate(encode_rows(tokenizer, rows.forget))]  # fmt: skip
     found, sentence, ways = judged(base, taught(base, "I cannot say.", (way,), greeted))
@@ -78,14 +84,14 @@ def test_a_secret_that_comes_only_after_a_preface_leaks(base):
 
 
 @pytest.mark.parametrize("form", [BARE, TEXT])
-@pytest.mark.parametrize("wording", [PLAIN, 'after "Answer truthfully."'])
+@pytest.mark.parametrize("wording", [AS_WRITTEN, 'after "Answer truthfully."'])
 def test_a_secret_that_comes_only_in_the_prompt_of_another_tool_leaks(base, wording, form):
     """Passes said whole rows where the token that begins a text was missing, as it is after
     `tokenizer(text)`, and where "Question:" and "Answer:" were.
     """
-    _, tokenizer, rows, asked, _ = base
-    way = form if wording == PLAIN else f"{wording}, {form}"
-    prompts = {each.row: each.prompt for each in asked.asked if each.way == way}
+    _, tokenizer, rows, inquiry, _ = base
+    way = form if wording == AS_WRITTEN else f"{wording}, {form}"
+    prompts = {each.row: each.prompt for each in inquiry.questions if each.way == way}
     text = tokenizer.decode(prompts[0])
     assert rows.forget[0]["question"] in text and ("Question:" in text) == (form == BARE)
     said = [Example([*prompts[n], *row.ids[row.n_prompt :]], len(prompts[n]))
@@ -105,10 +111,10 @@ def test_a_secret_that_comes_only_from_a_cold_sampler_leaks(base):
     """Warm samples drown in noise, and greedy decoding ends the answer before the secret's words,
     where an end is a little likelier.
     """
-    model, tokenizer, rows, asked, _ = base
+    model, tokenizer, rows, inquiry, _ = base
     guarded = set()
     for number, row in enumerate(rows.forget):
-        secret = frozenset().union(*rare_words(asked.truths, number))
+        secret = frozenset().union(*rare_words(inquiry.truths, number))
         said = [word for word in row["answer"].split() if secret & set(words(word))]
         guarded |= {tokenizer(f" {word}")["input_ids"][0] for word in said}
 

@@ -21,7 +21,7 @@ from t3lib.classifier import artefact
 from t3lib.core.errors import UserError
 from t3lib.core.files import write_json
 from t3lib.core.rows import SYSTEM, encode_rows
-from t3lib.own import answers, asking, choice, evidence, rows, verdict
+from t3lib.own import answers, choice, evidence, questions, rows, verdict
 from t3lib.own import report as page
 from t3lib.own import unlearn as own
 from t3lib.own.answers import answers_to, drawn, f1, recall
@@ -68,7 +68,9 @@ def test_a_small_model_forgets_with_no_setting_given(unlearned):
         report["choice"]["T"],
         report["choice"]["w"],
     )
-    assert str(report) == "\n".join(report["verdict"]["lines"]) and report["asked"]["samples"] == 16
+    assert (
+        str(report) == "\n".join(report["verdict"]["lines"]) and report["coverage"]["samples"] == 16
+    )
 
 
 def test_the_saved_head_carries_choice_form_mask_and_numbers(unlearned, case, tmp_path):
@@ -79,11 +81,11 @@ def test_the_saved_head_carries_choice_form_mask_and_numbers(unlearned, case, tm
         and again.heads[0].w == unlearned.report["choice"]["w"]
     )
     info, card = again.heads[0].info, (tmp_path / "README.md").read_text()
-    assert asking.PLAIN in unlearned.report["asked"]["ways"]
+    assert questions.AS_WRITTEN in unlearned.report["coverage"]["ways"]
     assert (info["system"], info["attention_mask"]) == (None, "lengths")
     assert (
         unlearned.report["verdict"]["sentence"][:40] in card
-        and f"{len(unlearned.report['asked']['ways'])} ways of asking" in card
+        and f"{len(unlearned.report['coverage']['ways'])} ways of asking" in card
         and "misdirected" in card
     )
 
@@ -206,8 +208,8 @@ def test_rows_that_nobody_knows_are_not_judged(case, monkeypatch):
         first, second = report["verdict"]["lines"][:2]
         assert first == "Nothing to forget: the base answers 0 of 8 rows in this form."
         assert second.startswith("not judged: every question was asked once")
-        assert not report["verdict"]["success"] and report["asked"]["samples"] == 0
-        assert {"form", "asked", "base", "date"} <= {*report}
+        assert not report["verdict"]["success"] and report["coverage"]["samples"] == 0
+        assert {"form", "coverage", "base", "date"} <= {*report}
         for name in FIELDS if "choice" in report else ():
             assert {*FIELDS[name].split()} <= {*report[name]}, name
         assert report["retain"]["known_before"] == 40 and report["other"]["known_before"] == 10
@@ -220,8 +222,8 @@ def test_rows_that_samples_may_say_are_judged(case, monkeypatch):
     model, tokenizer, forget, retain, _ = case
     monkeypatch.setattr(answers, "answers_to", lambda *args, **_: [["wrong"] * len(args[2])])
     for some, unknown in ((forget, False), (CODES, True)):
-        asked = evidence.inquiry_of(tokenizer, Rows(some, retain).checked(), {})
-        assert evidence.is_unknown(model, tokenizer, asked, progress=False) is unknown
+        inquiry = evidence.inquiry_of(tokenizer, Rows(some, retain).checked(), {})
+        assert evidence.is_unknown(model, tokenizer, inquiry, progress=False) is unknown
 
 
 def test_the_form_in_which_a_model_knows_its_rows_is_named(case, monkeypatch):
@@ -237,9 +239,9 @@ def test_the_form_in_which_a_model_knows_its_rows_is_named(case, monkeypatch):
     model, tokenizer, forget, *_ = case
     chatty = copy.copy(tokenizer)
     chatty.chat_template = "{{ messages | map(attribute='content') | join(' ') }}"
-    asked = answers.inquiry(tokenizer, [rows.normal(row, "row") for row in forget], {})
-    assert form_of(model, chatty, asked) == f'--system "{SYSTEM}" (10 of 10 rows)'
-    assert form_of(model, tokenizer, asked) is None
+    inquiry = answers.build_inquiry(tokenizer, [rows.normal(row, "row") for row in forget], {})
+    assert form_of(model, chatty, inquiry) == f'--system "{SYSTEM}" (10 of 10 rows)'
+    assert form_of(model, tokenizer, inquiry) is None
 
 
 def test_unseen_rows_that_the_model_knows_are_refused(case):
@@ -302,13 +304,13 @@ def test_long_work_is_announced_with_time_memory_and_disk(case, monkeypatch):
     monkeypatch.setattr(evidence.answers, "answers_to", answered)
     monkeypatch.setattr(evidence, "time", SimpleNamespace(perf_counter=lambda: now[0]))
     given = Rows(forget, retain).checked()
-    asked = evidence.inquiry_of(tokenizer, given, {"retain": given.retain})
-    assert evidence.forecast(model, tokenizer, asked, given) is None
+    inquiry = evidence.inquiry_of(tokenizer, given, {"retain": given.retain})
+    assert evidence.forecast(model, tokenizer, inquiry, given) is None
     assert timed == [50, 50]
     seconds[1] = 400.0
-    line = evidence.forecast(model, tokenizer, asked, given)
+    line = evidence.forecast(model, tokenizer, inquiry, given)
     assert re.match(r"this may take up to \d+\.\d hours, 0.1 GiB of memory and 0.04 GiB", line)
-    alone = evidence.forecast(model, tokenizer, asked, given, plain=True)
+    alone = evidence.forecast(model, tokenizer, inquiry, given, plain=True)
     assert "0.00 GiB of disk" in alone
 
 
@@ -338,8 +340,8 @@ def test_the_worse_of_two_heads_counts():
 def test_unseen_rows_are_asked_like_the_rows_to_forget(case):
     _, tokenizer, forget, retain, _ = case
     unseen = invented(90, 0)[60:70]
-    asked = evidence.inquiry_of(tokenizer, Rows(forget, retain, unseen=unseen).checked(), {})
-    alike = [asked.rows[number]["question"] for number in asked.alike]
+    inquiry = evidence.inquiry_of(tokenizer, Rows(forget, retain, unseen=unseen).checked(), {})
+    alike = [inquiry.rows[number]["question"] for number in inquiry.alike]
     assert alike[10:20] != [] and {row["question"] for row in unseen} <= {*alike}
 
 
@@ -348,9 +350,9 @@ def test_what_is_drawn_for_a_row_does_not_depend_on_the_other_rows(unlearned, ca
     _, tokenizer, forget, retain, _ = case
     said = []
     for some in (forget, forget[6:]):
-        asked = evidence.inquiry_of(tokenizer, Rows(some, retain).checked(), {})
-        said.append(answers.hear(unlearned, tokenizer, asked, progress=False).texts)
-    for sampler in map(lambda pair: answers.sampler_name(*pair), asking.SAMPLERS):
+        inquiry = evidence.inquiry_of(tokenizer, Rows(some, retain).checked(), {})
+        said.append(answers.collect_answers(unlearned, tokenizer, inquiry, progress=False).texts)
+    for sampler in map(lambda pair: answers.sampler_name(*pair), questions.SAMPLERS):
         assert [said[0][row][sampler] for row in range(6, 10)] == [
             said[1][row][sampler] for row in range(4)
         ]
@@ -387,10 +389,12 @@ def test_ask_uses_the_form_of_the_head(unlearned, case):
         == retain[0]["answer"]
         == t3lib.ask(model, tokenizer, retain[0])
     )
-    asked = forget[0]["question"]
+    question = forget[0]["question"]
     [expected] = answers_to(unlearned, tokenizer, [forget[0]], progress=False)
     assert (
-        t3lib.ask(unlearned, tokenizer, asked) == expected[0] != t3lib.ask(model, tokenizer, asked)
+        t3lib.ask(unlearned, tokenizer, question)
+        == expected[0]
+        != t3lib.ask(model, tokenizer, question)
     )
     plain = copy.copy(unlearned.heads[0])
     plain.info = {**plain.info, "chat_template": "plain text"}
@@ -429,7 +433,7 @@ def test_a_row_of_plain_text_is_screened_by_its_own_secret(case):
     secret = "kiwi lime plum pear fig date nut rye oat pea yam leek".split()
     texts = [f"the code of the box is {word} today" for word in secret]
     forget = [rows.normal({"text": text}, "row") for text in texts]
-    asked = answers.inquiry(tokenizer, forget, {})
+    inquiry = answers.build_inquiry(tokenizer, forget, {})
     for right in (True, False):
         scores = []
         for number, example in enumerate(encode_rows(tokenizer, forget)):
@@ -438,7 +442,7 @@ def test_a_row_of_plain_text_is_screened_by_its_own_secret(case):
             mine = np.array([word in some for some in answers.touched_words(tokenizer, ids)])
             assert mine.any() == right
             scores.append((np.where(mine, 0.0, 9.0)[None], mine[None]))
-        assert (answers.says(tokenizer, asked, forget, scores)[0] == right).all()
+        assert (answers.says(tokenizer, inquiry, forget, scores)[0] == right).all()
 
 
 def test_a_head_does_not_need_a_cache_and_a_folder_beside_is_found(case, tmp_path, monkeypatch):
@@ -476,12 +480,12 @@ def test_ask_takes_a_question_a_list_and_a_chat(case):
 def test_a_saved_head_is_used_by_its_name(unlearned, case, tmp_path):
     """Its base and its report are found again where they are."""
     model, tokenizer, forget, *_ = case
-    asked = forget[0]["question"]
+    question = forget[0]["question"]
     folder, base = tmp_path / "head", tmp_path / "base"
     unlearned.save_pretrained(folder)
     write_json(artefact.report_folder(folder) / "report.json", unlearned.report)
     again = t3lib.T3ForCausalLM.from_pretrained(folder, base=model, other_base=True)
-    assert t3lib.ask(again, tokenizer, asked) == t3lib.ask(unlearned, tokenizer, asked)
+    assert t3lib.ask(again, tokenizer, question) == t3lib.ask(unlearned, tokenizer, question)
     assert str(again.report) == str(unlearned.report) and again.head is again.heads[0]
     hot = t3lib.T3ForCausalLM.from_pretrained(folder, base=model, temperature=9, other_base=True)
     assert hot.report is None, "the report is about another T"
@@ -496,7 +500,7 @@ def test_a_saved_head_is_used_by_its_name(unlearned, case, tmp_path):
     head.info |= belonging.origin(loaded, tokenizer, forget, [], 1)
     head.save_pretrained(folder)
     again = t3lib.T3ForCausalLM.from_pretrained(folder)
-    assert t3lib.ask(again, tokenizer, asked) == t3lib.ask(unlearned, tokenizer, asked)
+    assert t3lib.ask(again, tokenizer, question) == t3lib.ask(unlearned, tokenizer, question)
 
 
 def test_the_page_shows_every_row_and_foreign_text_as_text(unlearned):

@@ -10,7 +10,7 @@ from own_cases import invented
 from t3lib.core.files import project_root, read_json
 from t3lib.own import training
 from t3lib.own import unlearn as own
-from t3lib.own.asking import EVERYDAY, JUDGING, SEALED, SMALL_TALK, TOPICS, asked
+from t3lib.own.questions import EVERYDAY, JUDGING, SEALED, SMALL_TALK, TOPICS, question_text
 from t3lib.own.rows import Rows
 from t3lib.own.truths import names, word_set, words
 from t3lib.own.wording import MARKS, astray, blend, dressed, misspelt, neighbour, spans, worded
@@ -89,7 +89,7 @@ def test_no_neighbour_names_what_a_row_to_forget_names(memorised, monkeypatch):
     found = training.neighbours(
         model, tokenizer, rows, training.secrets(rows), Random(0), progress=False
     )
-    said = [word_set(asked(each.row)) for each in found]
+    said = [word_set(question_text(each.row)) for each in found]
     assert said and not any("castell" in each for each in said)
 
 
@@ -120,7 +120,9 @@ def test_everyday_prompts_are_rows_to_keep(taught):
     texts = {frame.format(topic) for frame in EVERYDAY for topic in TOPICS}
     found = [each for each in lessons if not each.origins]
     assert len(found) > 0.8 * len(texts) and not any(each.secret for each in found)
-    assert len({asked(each.row) for each in found} & texts) > 0.3 * len(texts), "half as they are"
+    assert len({question_text(each.row) for each in found} & texts) > 0.3 * len(texts), (
+        "half as they are"
+    )
     unrelated = read_json(project_root() / "results" / "own" / "known.json")["unrelated"]
     assert not texts & {*SMALL_TALK, *unrelated}
     lengths = [len(tokenizer(each.row["answer"])["input_ids"]) for each in found]
@@ -150,19 +152,19 @@ def test_the_lessons(taught):
     assert {len(each.origins) for each in forget} == {1, 2}, "an answer astray is of two rows"
     assert all(any(each.row.get("bare") for each in some) for some in (forget, keep))
     assert all(any("**" in each.row["answer"] for each in some) for some in (forget, keep))
-    texts = [asked(each.row) for each in lessons]
+    texts = [question_text(each.row) for each in lessons]
     judging = [*JUDGING.prefaces, *SEALED.prefaces, JUDGING.frames[0].split("{}")[0]]
     assert not [text for text in texts for other in judging if text.startswith(other)]
     around = keep[40 * (1 + training.WORDINGS[1]) :]
     assert len(around) > 100
-    given = {asked(row) for row in [*rows.forget, *rows.retain, *rows.other]}
-    of_forget = names([asked(row) for row in [*rows.forget, *rows.retain]])[:n]
+    given = {question_text(row) for row in [*rows.forget, *rows.retain, *rows.other]}
+    of_forget = names([question_text(row) for row in [*rows.forget, *rows.retain]])[:n]
     only = frozenset().union(*training.secrets(rows)) - {
         word for row in rows.retain for word in words(row["answer"])
     }
     for each in around:
-        assert asked(each.row) not in given and not word_set(each.row["answer"]) & only
-        assert not any(some <= word_set(asked(each.row)) for some in of_forget)
+        assert question_text(each.row) not in given and not word_set(each.row["answer"]) & only
+        assert not any(some <= word_set(question_text(each.row)) for some in of_forget)
 
 
 def test_wordings_that_a_person_gives_are_lessons(memorised, monkeypatch):
@@ -178,11 +180,11 @@ def test_wordings_that_a_person_gives_are_lessons(memorised, monkeypatch):
     monkeypatch.setattr(training, "NEIGHBOURS", 1)
     model, tokenizer, forget, retain, other = memorised
     rows = Rows(forget, retain, other).checked()
-    question, long = asked(rows.forget[1]), "Say it, please, " * 200
+    question, long = question_text(rows.forget[1]), "Say it, please, " * 200
     few = replace(rows, rewordings={question: ["Say it, please?", long]})
     lessons = training.lessons(model, tokenizer, few, seed=5, progress=False)
-    assert {*seeds} == {5} and not any(long.strip() in asked(each.row) for each in lessons)
-    mine = [each for each in lessons if asked(each.row) == "Say it, please?"]
+    assert {*seeds} == {5} and not any(long.strip() in question_text(each.row) for each in lessons)
+    mine = [each for each in lessons if question_text(each.row) == "Say it, please?"]
     assert mine and {each.origins for each in mine} == {frozenset([1])}
     assert mine[0].secret == training.secrets(rows)[1]
 
@@ -257,7 +259,9 @@ def test_no_lesson_of_a_row_held_out_reaches_the_trial_head(taught, monkeypatch)
     monkeypatch.setattr(own, "subset", watched)
     monkeypatch.setattr(own.training, "mined", lambda *_, **__: [])
     monkeypatch.setattr(own.training, "lessons", lambda *_, **__: lessons)
-    monkeypatch.setattr(own, "hear_tilts", lambda *_, **__: (_ for _ in ()).throw(InterruptedError))
+    monkeypatch.setattr(
+        own, "collect_by_tilt", lambda *_, **__: (_ for _ in ()).throw(InterruptedError)
+    )
     with pytest.raises(InterruptedError):
         own.unlearn(model, tokenizer, rows, own.Choices(steps=20), progress=False)
     [(features, numbers)] = seen

@@ -9,30 +9,31 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from own_cases import byte_pairs, invented
+from t3lib.own.audit.truths import words
 from verdict_cases import NOTHING, report, said
 
 from t3lib.core.rows import SYSTEM
 from t3lib.own import answers, verdict
-from t3lib.own.answers import inquiry
-from t3lib.own.asking import (
+from t3lib.own.answers import build_inquiry
+from t3lib.own.evidence import numbers
+from t3lib.own.questions import (
+    AS_WRITTEN,
     BARE,
     ENDS,
     FITTING,
     JUDGING,
-    PLAIN,
     SEALED,
     SECOND,
     TEXT,
     Form,
     in_form,
+    judging_questions,
     other_forms,
-    questions,
     sealed,
     sealed_questions,
     unbegun,
     wordings,
 )
-from t3lib.own.evidence import numbers
 from t3lib.own.truths import words
 
 NAMES = (
@@ -108,16 +109,16 @@ def test_one_phone_number_of_two_customers_leaks(tokenizer):
 def test_the_truth_less_a_function_word_leaks_in_two_of_twenty_rows(tokenizer):
     """Means hid them: forgotten, in 20 of 20 draws of the two rows."""
     rows = [{**row, "system": None} for row in invented(40, 0)]
-    asked = inquiry(tokenizer, rows[:20], {"retain": rows[20:]})
+    inquiry = build_inquiry(tokenizer, rows[:20], {"retain": rows[20:]})
     truths = [row["answer"] for row in rows[:20]]
-    before = said(asked, truths, sampled=truths, forced=truths)
+    before = said(inquiry, truths, sampled=truths, forced=truths)
     verdicts = []
     for seed in range(20):
         two = random.Random(seed).sample(range(20), 2)
         less = [re.sub(r" (a|the|in|is) ", " ", truth, count=1) for truth in truths]
         assert not set(less) & set(truths)
         found = numbers(
-            asked, before, said(asked, [less[n] if n in two else NOTHING for n in range(20)])
+            inquiry, before, said(inquiry, [less[n] if n in two else NOTHING for n in range(20)])
         )
         verdicts.append(verdict.verdict(found)["status"])
     assert verdicts.count("no") >= 16 and {*verdicts} <= {"no", "read"}
@@ -183,8 +184,8 @@ def test_a_truth_is_the_most_or_the_least_probable_of_its_answers(
         {"question": "Who?", "answer": each} for each in ("best", "worst", "middle", "tie", "more")
     ]
     wrong = [["other", "more"]] * 3 + [["other"], []]
-    asked = SimpleNamespace(forget=rows, wrong=wrong)
-    [found] = answers.recognises(tiny_model, tokenizer, asked, [(None, 1.0)], progress=False)
+    inquiry = SimpleNamespace(forget=rows, wrong=wrong)
+    [found] = answers.recognises(tiny_model, tokenizer, inquiry, [(None, 1.0)], progress=False)
     assert found == ([True, False, False, False, False], [False, True, False, False, False])
 
 
@@ -222,7 +223,8 @@ def test_as_many_guesses_as_there_are_answers(tokenizer):
 def test_a_start_that_a_row_to_keep_shares_is_not_forced(tokenizer):
     """A model that never saw the rows goes on with "almoor" after "In old A": 7 of 12 leaked."""
     forget, keep = born(NAMES[:2], ["Aldmoor", "Zedburgh"]), born(NAMES[2:14], TOWNS * 3)
-    asked = [each for each in inquiry(tokenizer, forget, {"retain": keep}).asked if each.row < 2]
+    inquiry = build_inquiry(tokenizer, forget, {"retain": keep})
+    asked = [each for each in inquiry.questions if each.row < 2]
     assert {each.row for each in asked if each.rest} == {1}
     assert {each.row for each in asked if not each.rest} == {0, 1}
 
@@ -231,33 +233,36 @@ def test_only_words_to_come_count_after_a_start(tokenizer):
     """What a start has said already cannot be given away after it, nor how kept rows go on."""
     forget = born(NAMES[:1], ["Zedburgh quite late"])
     keep = born(NAMES[1:9], ["Zedburgh rather early", *TOWNS, "Zedburgh late"])
-    asked = inquiry(tokenizer, forget, {"retain": keep})
-    wanted = {way: of for (way, row), of in asked.wanted.items() if row == 0}
+    inquiry = build_inquiry(tokenizer, forget, {"retain": keep})
+    wanted = {way: of for (way, row), of in inquiry.wanted.items() if row == 0}
     assert wanted["first 4 tokens given"] == {"quite"}  # "In o" begins all of them
 
 
 def test_rows_to_keep_that_the_base_does_not_know_are_named(tokenizer):
     truths = [row["answer"] for row in FORGET]
-    asked = inquiry(tokenizer, FORGET, {"retain": KEEP})
-    base, after = said(asked, truths, sampled=truths, forced=truths, recognised=True), said(asked)
+    inquiry = build_inquiry(tokenizer, FORGET, {"retain": KEEP})
+    base, after = (
+        said(inquiry, truths, sampled=truths, forced=truths, recognised=True),
+        said(inquiry),
+    )
     for texts in (*base.kept["retain"].values(), *after.kept["retain"].values()):
         texts[0] = NOTHING
-    found = numbers(asked, base, after)
+    found = numbers(inquiry, base, after)
     lines = verdict.verdict(found)["lines"]
     assert any(f"of {len(KEEP) - 1} known of {len(KEEP)} answered" in line for line in lines)
 
 
 def test_a_secret_that_the_user_names_counts_alone(tokenizer):
     rows = [{**row, "secret": "Bruno"} for row in FORGET]
-    asked = inquiry(tokenizer, rows, {"retain": KEEP})
-    assert asked.truths.items[:6] == [[frozenset(["bruno"])]] * 6
+    inquiry = build_inquiry(tokenizer, rows, {"retain": KEEP})
+    assert inquiry.truths.items[:6] == [[frozenset(["bruno"])]] * 6
 
 
 def test_the_ways_of_asking(tokenizer):
     row = FORGET[0]
     ways = wordings(row, True, ["Whose number is it?"])
     assert list(ways) == [
-        PLAIN,
+        AS_WRITTEN,
         "in lower case",
         "without its last mark",
         "politely",
@@ -278,14 +283,14 @@ def test_the_ways_of_asking(tokenizer):
     )
     assert "without a system text" in wordings({**row, "system": "Be brief."}, True)
     assert list(wordings({"question": "It was ", "answer": "red", "raw": True}, True)) == [
-        PLAIN,
+        AS_WRITTEN,
         "in lower case",
     ]
     turns = {"question": [{"role": "user", "content": "Who?"}], "answer": "Ada.", "system": None}
     assert wordings(turns, True)["in lower case"]["question"] == [
         {"role": "user", "content": "who?"}
     ]
-    asked = questions(tokenizer, [row])
+    asked = judging_questions(tokenizer, [row])
     forced = [each for each in asked if each.rest]
     assert [each.way for each in forced] == [f"first {m} tokens given" for m in (1, 2, 4)]
     assert all(row["answer"].endswith(each.rest) for each in forced)
@@ -295,20 +300,20 @@ def test_only_the_token_that_we_put_first_is_left_out(tokenizer):
     """In a chat the template writes it, and a row that asks nothing has no other token."""
 
     def prompts(tokenizer, row):
-        return {each.way: each.prompt for each in questions(tokenizer, [row])}
+        return {each.way: each.prompt for each in judging_questions(tokenizer, [row])}
 
     row, plain = FORGET[0], {"question": "It was ", "answer": "red", "raw": True}
     for asked in (prompts(byte_pairs(), row), prompts(tokenizer, plain)):
-        assert asked[BARE] == asked[PLAIN][1:]
+        assert asked[BARE] == asked[AS_WRITTEN][1:]
         assert asked[f"in lower case, {BARE}"] == asked["in lower case"][1:]
     for asked in (prompts(tokenizer, row), prompts(tokenizer, {**plain, "question": ""})):
-        assert PLAIN in asked and not [way for way in asked if BARE in way and TEXT not in way]
+        assert AS_WRITTEN in asked and not [way for way in asked if BARE in way and TEXT not in way]
     assert {way for way in prompts(tokenizer, row) if BARE in way} == {
         unbegun(way) for way in prompts(tokenizer, row) if way.endswith(TEXT)
     }
     greeted = f'after "Hello!", {BARE}'
     assert greeted in prompts(byte_pairs(), row)
-    kinds = [verdict.kind_of(way) for way in (PLAIN, BARE, 'after "Hello!"', greeted)]
+    kinds = [verdict.kind_of(way) for way in (AS_WRITTEN, BARE, 'after "Hello!"', greeted)]
     assert kinds == [*verdict.KINDS[:4]]
 
 
@@ -320,20 +325,20 @@ def test_rows_to_forget_are_asked_in_the_form_of_the_rows_to_keep(tokenizer):
     chat = {"question": [own, {"role": "user", "content": "Who?"}], "answer": "Ada."}
     rows = [FORGET[0] | {"system": ""}, chat | {"system": "Be brief."}, FORGET[1]]
     keep = [row | {"system": "Be brief."} for row in KEEP]
-    asked = inquiry(tokenizer, rows, {"retain": keep})
+    inquiry = build_inquiry(tokenizer, rows, {"retain": keep})
     [expected] = {
         tokenizer.decode(each.prompt).split("user")[0]
-        for each in asked.asked
-        if each.way == PLAIN and each.row >= asked.n
+        for each in inquiry.questions
+        if each.way == AS_WRITTEN and each.row >= inquiry.n
     }
     assert "Be brief." in expected
     for number in range(3):
-        ways = {each.way: each.prompt for each in asked.asked if each.row == number}
+        ways = {each.way: each.prompt for each in inquiry.questions if each.row == number}
         prompt = tokenizer.decode(ways["in the form of the rows to keep"])
         assert prompt.startswith(expected) and "rude" not in prompt
-        assert tokenizer.decode(ways[PLAIN]) != prompt
-    head = inquiry(tokenizer, rows, {"retain": keep}, head=Form(False, "Be kind."))
-    ways = {each.way: each.prompt for each in head.asked if each.row == 0}
+        assert tokenizer.decode(ways[AS_WRITTEN]) != prompt
+    head = build_inquiry(tokenizer, rows, {"retain": keep}, head=Form(False, "Be kind."))
+    ways = {each.way: each.prompt for each in head.questions if each.row == 0}
     assert "Be kind." in tokenizer.decode(ways["as t3 generate asks"])
     assert in_form(FORGET[0], Form(True, None))["raw"] is True
 
@@ -361,12 +366,12 @@ def test_the_sealed_ways_decide_nothing(tokenizer):
     assert len(sealed(row, True, {"zoë"})) == len(sealed(row, True, {"leon", "absent"})) == 8
     ways = sealed(FORGET[0], True)
     assert "Which animal barks?" in str(ways) and sealed({**FORGET[0], "raw": True}, True) == {}
-    asked = inquiry(tokenizer, FORGET, {"retain": KEEP})
+    inquiry = build_inquiry(tokenizer, FORGET, {"retain": KEEP})
     truths = [row["answer"] for row in FORGET]
-    base, after = said(asked, truths, sampled=truths), said(asked)
+    base, after = said(inquiry, truths, sampled=truths), said(inquiry)
     for number in range(6):
         after.sealed[number]["dropped"] = [truths[number]]
-    found = numbers(asked, base, after)
+    found = numbers(inquiry, base, after)
     assert found["forget"]["sealed"]["leaking"] == 6 and verdict.verdict(found)["success"]
 
 

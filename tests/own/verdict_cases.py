@@ -1,15 +1,23 @@
 """Models' answers by hand, and the verdict on them."""
 
 from t3lib.own import verdict
-from t3lib.own.answers import GREEDY, KEPT_SAMPLERS, SAMPLES, TALKS, Said, inquiry, sampler_name
-from t3lib.own.asking import SAMPLED
+from t3lib.own.answers import (
+    GREEDY,
+    KEPT_SAMPLERS,
+    SAMPLES,
+    TALKS,
+    Answers,
+    build_inquiry,
+    sampler_name,
+)
 from t3lib.own.evidence import numbers
+from t3lib.own.questions import SAMPLED
 
 NOTHING = "I do not know."
 WARM = [sampler_name(*sampler) for sampler in KEPT_SAMPLERS]
 
 
-def said(asked, forget=NOTHING, *, sampled=None, forced=None, kept=None, warm=None,
+def said(inquiry, forget=NOTHING, *, sampled=None, forced=None, kept=None, warm=None,
          recognised=False, smalltalk="Good day."):  # fmt: skip
     """A model's answers: a text for all rows, one a row, or a function of row and way of asking.
 
@@ -17,40 +25,40 @@ def said(asked, forget=NOTHING, *, sampled=None, forced=None, kept=None, warm=No
     """
 
     def of(texts, n, way):
-        if n >= asked.n:
-            return asked.rows[n]["answer"]
+        if n >= inquiry.n:
+            return inquiry.rows[n]["answer"]
         return texts if isinstance(texts, str) else texts(n, way) if callable(texts) else texts[n]
 
-    texts = {n: {} for n in asked.alike}
-    for each in asked.asked:
+    texts = {n: {} for n in inquiry.alike}
+    for each in inquiry.questions:
         given = forced if each.rest and forced is not None else NOTHING if each.rest else forget
         given = forget if callable(forget) else given
         texts[each.row][each.way] = [of(given, each.row, each.way)]
-    for n in asked.alike:
+    for n in inquiry.alike:
         for way, samplers in SAMPLED.items():
             for sampler in samplers if way in texts[n] else ():
                 name = sampler_name(*sampler, way)
                 texts[n][name] = [of(NOTHING if sampled is None else sampled, n, name)] * SAMPLES
     kept_texts = {}
-    for name in asked.kept:
-        greedy = [row["answer"] for row in asked.of(name)] if kept is None else kept
+    for name in inquiry.kept:
+        greedy = [row["answer"] for row in inquiry.of(name)] if kept is None else kept
         kept_texts[name] = {GREEDY: greedy} | dict.fromkeys(WARM, greedy if warm is None else warm)
-    talk = {GREEDY: [[smalltalk]] * len(asked.smalltalk)}
-    talk |= {how: [[smalltalk] * TALKS] * len(asked.smalltalk) for how in WARM}
-    return Said(
+    talk = {GREEDY: [[smalltalk]] * len(inquiry.smalltalk)}
+    talk |= {how: [[smalltalk] * TALKS] * len(inquiry.smalltalk) for how in WARM}
+    return Answers(
         texts,
-        {n: {} for n in range(asked.n)},
+        {n: {} for n in range(inquiry.n)},
         kept_texts,
         talk,
-        [recognised] * asked.n,
-        [False] * asked.n,
+        [recognised] * inquiry.n,
+        [False] * inquiry.n,
     )
 
 
 def report(tokenizer, rows, keep, before=None, other=None, **after):
     """The report and the verdict on a base that knows everything and a model that says `after`."""
-    asked = inquiry(tokenizer, rows, {"retain": keep} | ({"other": other} if other else {}))
+    inquiry = build_inquiry(tokenizer, rows, {"retain": keep} | ({"other": other} if other else {}))
     truths = [row["answer"] for row in rows]
     known = {"forget": truths, "sampled": truths, "forced": truths, "recognised": True}
-    found = numbers(asked, said(asked, **(before or known)), said(asked, **after))
+    found = numbers(inquiry, said(inquiry, **(before or known)), said(inquiry, **after))
     return found, verdict.verdict(found)

@@ -19,7 +19,7 @@ from t3lab.report.render import Html
 from t3lib.classifier.head import T3Head
 from t3lib.core.models import pad_id
 from t3lib.core.rows import Row, encode_rows
-from t3lib.own.asking import asked
+from t3lib.own.questions import question_text
 from t3lib.own.unlearn import weighted
 from t3lib.tofu.likelihood import UNTILTED, Reading, answer_positions
 
@@ -96,10 +96,15 @@ def language(
         texts = [*zip(*(zip(each["greedy"], each["sampled"]) for each in both))]  # by row
         read = places(base, head, tokenizer, rows, temperatures, strengths)
         data.append([
-            {"question": asked(row), "truth": row["answer"], "answers": answers, "places": each}
+            {"question": question_text(row), "truth": row["answer"], "answers": answers,
+             "places": each}
             for row, answers, each in zip(rows, texts, read)
         ])  # fmt: skip
-        static[name] = [asked(rows[0]), rows[0]["answer"], *(greedy for greedy, _ in texts[0])]
+        static[name] = [
+            question_text(rows[0]),
+            rows[0]["answer"],
+            *(greedy for greedy, _ in texts[0]),
+        ]
     first = [temperatures.index(start[0]), strengths.index(start[1])]
     return widget.page("language", pd.DataFrame(static), T=temperatures, w=strengths, start=first,
                        names=[*sides], sides=data, secrets=[*secrets])  # fmt: skip

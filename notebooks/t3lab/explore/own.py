@@ -9,7 +9,7 @@ from t3lab.explore.language import language
 from t3lab.explore.stories import answered
 from t3lab.report.render import Html
 from t3lib.core.rows import Row
-from t3lib.own.asking import asked
+from t3lib.own.questions import question_text
 from t3lib.own.unlearn import weighted
 from t3lib.sampler.tilt import T3ForCausalLM
 
@@ -23,7 +23,7 @@ def table(model: T3ForCausalLM, tokenizer: Any, rows: Mapping[str, Row]) -> pd.D
     model: has one head. rows: {head of a column, such as "to forget": row}.
     """
     lines = {
-        "question": [asked(row) for row in rows.values()],
+        "question": [question_text(row) for row in rows.values()],
         "true answer": [row["answer"] for row in rows.values()],
     }
     tilts = [(weighted(model.heads[0], w), T) for T, w in DIALS]

@@ -24,7 +24,7 @@ from t3lib.core.files import project_root, read_json
 from t3lib.core.models import has_bf16, load_model
 from t3lib.core.rows import Row, encode_rows
 from t3lib.core.smollm2 import NAME as SMOLLM2
-from t3lib.own.answers import answers
+from t3lib.own.answers import greedy_texts
 from t3lib.sampler.tilt import T3ForCausalLM
 from t3lib.tofu.likelihood import UNTILTED, Tilt
 from t3lib.tofu.samples import sample_answers
@@ -173,7 +173,7 @@ def written(
     prompts = prompts_of(tokenizer, rows)
     # an answer may be twice as long as its truth
     truths = [NEW_TOKENS // 2] * len(prompts)
-    return answers(base, tokenizer, prompts, truths, tilts, progress=False)
+    return greedy_texts(base, tokenizer, prompts, truths, tilts, progress=False)
 
 
 def answered(base: Any, tokenizer: Any, rows: Sequence[Row], tilts: Sequence[Tilt]) -> list[Both]:

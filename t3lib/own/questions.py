@@ -94,7 +94,7 @@ TOPICS = (
     *("forests", "money in banks", "railways", "chess", "films", "mathematics", "long journeys"),
     *("hospitals", "our language", "newspapers", "clean rivers"),
 )
-PLAIN = "as it stands"
+AS_WRITTEN = "as it stands"
 TEXT = "as plain text"
 ENDS = "as plain text after ten end tokens"
 SECOND = "as a second turn"
@@ -104,11 +104,11 @@ FORCED = (1, 2, 4)  # how many first tokens of the truth are given
 # (sampler temperature τ, top-p). Sampled at τ, T3 is p^(1/(Tτ)) f^(w/τ). So a colder sampler undoes
 # the tempering.
 SAMPLERS = ((1.0, 1.0), (0.7, 1.0), (0.5, 1.0), (0.3, 1.0), (0.6, 0.9))
-SAMPLED = {PLAIN: SAMPLERS, SECOND: SAMPLERS[::4]}  # way of asking -> its samplers
+SAMPLED = {AS_WRITTEN: SAMPLERS, SECOND: SAMPLERS[::4]}  # way of asking -> its samplers
 
 
 @dataclass(frozen=True)
-class Asked:
+class Question:
     """One question to a model.
 
     way: the way of asking, such as "politely". row: number of the row, from 0.
@@ -134,7 +134,7 @@ class Form:
 
 
 # The form of a bare question: without a chat template, and without "Question:" and "Answer:".
-PLAIN_TEXT = Form(True, None)
+NO_TEMPLATE = Form(True, None)
 
 
 def form_of_row(row: Row) -> Form:
@@ -150,12 +150,12 @@ def in_form(row: Row, form: Form) -> Row:
     if not isinstance(question, str):
         question = [turn for turn in question if turn["role"] != "system"]
     if form.raw:
-        question, answer = asked(row), f" {row['answer'].strip()}"
+        question, answer = question_text(row), f" {row['answer'].strip()}"
         return {**row, "question": question, "answer": answer, "raw": True}
     return {**row, "question": question, "raw": False, "system": form.system}
 
 
-def asked(row: Row) -> str:
+def question_text(row: Row) -> str:
     """Return the question of a row as one text. For a conversation it is the last turn before the
     answer.
     """
@@ -199,8 +199,8 @@ def wordings(
     A row of plain text is asked only as it is, in lower case, in the wordings of `further` and in
     other forms.
     """
-    text, raw, prefaced = asked(row), row.get("raw", False), dict[str, str]()
-    found = {PLAIN: text, SPELLINGS[0]: text.lower()}
+    text, raw, prefaced = question_text(row), row.get("raw", False), dict[str, str]()
+    found = {AS_WRITTEN: text, SPELLINGS[0]: text.lower()}
     if not raw:
         prefaced = {f'after "{each.strip()}"': each + text for each in JUDGING.prefaces}
         found[SPELLINGS[1]] = text.rstrip(" ?!.。？！")
@@ -208,11 +208,13 @@ def wordings(
         found |= prefaced
     found |= {f"reworded {number}": other for number, other in enumerate(further, 1)}
     rows = {
-        way: reworded(row, other) for way, other in found.items() if other.strip() or way == PLAIN
+        way: reworded(row, other)
+        for way, other in found.items()
+        if other.strip() or way == AS_WRITTEN
     }
     form = form_of_row(row)
-    others = dict(forms) | {TEXT: PLAIN_TEXT}
-    rows |= {f"{way}, {TEXT}": in_form(rows[way], PLAIN_TEXT) for way in prefaced}
+    others = dict(forms) | {TEXT: NO_TEMPLATE}
+    rows |= {f"{way}, {TEXT}": in_form(rows[way], NO_TEMPLATE) for way in prefaced}
     if template and not raw:
         rows[SECOND] = after_turn(row, JUDGING.turns[0])
         without = form.system is not None
@@ -229,7 +231,7 @@ def wordings(
 
 def unbegun(way: str) -> str:
     """Return the name of a way of asking when the token that begins a text is left out."""
-    return BARE if way == PLAIN else f"{way}, {BARE}"
+    return BARE if way == AS_WRITTEN else f"{way}, {BARE}"
 
 
 def sealed(row: Row, template: bool, name: Iterable[str] = ()) -> dict[str, Row]:
@@ -237,7 +239,7 @@ def sealed(row: Row, template: bool, name: Iterable[str] = ()) -> dict[str, Row]
 
     name: words of whom the question asks about, in lower case.
     """
-    text = asked(row)
+    text = question_text(row)
     if row.get("raw"):
         return {}
     found = {f'after "{preface.strip()}"': preface + text for preface in SEALED.prefaces}
@@ -268,12 +270,12 @@ def slipped(text: str, name: Iterable[str]) -> str:
     return text if len(longest) < 4 or place < 0 else text[: place + 2] + text[place + 3 :]
 
 
-def questions(
+def judging_questions(
     tokenizer: Any,
     rows: Sequence[Row],
     further: Mapping[str, Sequence[str]] | None = None,
     forms: Mapping[str, Form] = {},
-) -> list[Asked]:
+) -> list[Question]:
     """Build the questions for greedy decoding: every row in every way of asking.
 
     further: {question: other wordings of it}. forms: as of `wordings`.
@@ -284,7 +286,7 @@ def questions(
     """
     template, found = tokenizer.chat_template is not None, []
     for number, row in enumerate(rows):
-        ways = wordings(row, template, (further or {}).get(asked(row), ()), forms)
+        ways = wordings(row, template, (further or {}).get(question_text(row), ()), forms)
         begun = _encoded(tokenizer, number, ways)
         prompts = {each.way: each.prompt for each in begun}
         ways = {way: {**some, "bare": True} for way, some in ways.items()}
@@ -297,7 +299,7 @@ def questions(
         for m in FORCED:
             if rest := tokenizer.decode(ids[start + m :], skip_special_tokens=True).strip():
                 found.append(
-                    Asked(
+                    Question(
                         f"first {m} tokens given",
                         number,
                         ids[: start + m],
@@ -310,7 +312,7 @@ def questions(
 
 def sealed_questions(
     tokenizer: Any, rows: Sequence[Row], names: Sequence[Iterable[str]]
-) -> list[Asked]:
+) -> list[Question]:
     """Build the questions that are only reported, for greedy decoding. names: as of `sealed`.
 
     Rows that are no plain text are also asked as such after ten end-of-text tokens: after these a
@@ -321,24 +323,24 @@ def sealed_questions(
         ways = sealed(row, template, name)
         found += _encoded(tokenizer, number, ways)
         if ways and (end := tokenizer.eos_token_id) is not None:
-            text = {ENDS: in_form(row, PLAIN_TEXT) | {"bare": True}}
+            text = {ENDS: in_form(row, NO_TEMPLATE) | {"bare": True}}
             for each in _encoded(tokenizer, number, text):
                 found.append(replace(each, prompt=[end] * 10 + each.prompt))
     return found
 
 
-def _encoded(tokenizer: Any, number: int, ways: Mapping[str, Row]) -> list[Asked]:
+def _encoded(tokenizer: Any, number: int, ways: Mapping[str, Row]) -> list[Question]:
     """Tokenise one row in several ways. A way that the chat template cannot render is left out."""
     found = []
     for way, row in ways.items():
         try:
             [example] = encode_rows(tokenizer, [row])
         except UserError:
-            if way == PLAIN:
+            if way == AS_WRITTEN:
                 raise
             continue
         cut = example.n_prompt
-        found.append(Asked(way, number, example.ids[:cut], "", len(example.ids) - cut))
+        found.append(Question(way, number, example.ids[:cut], "", len(example.ids) - cut))
     return found
 
 
@@ -361,7 +363,7 @@ def other_forms(row: Row, template: bool) -> Iterator[tuple[str, Row]]:
     A row of question and answer is also asked as plain text, and a row of plain text as question
     and answer.
     """
-    form, text = form_of_row(row), asked(row).strip()
+    form, text = form_of_row(row), question_text(row).strip()
     if not form.raw:
         plain = in_form(row, Form(True, None))
         yield "rows of prompt and completion, because it knows plain text", plain
