@@ -9,7 +9,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from own_cases import byte_pairs, invented
-from t3lib.own.audit.truths import words
 from verdict_cases import NOTHING, report, said
 
 from t3lib.core.rows import SYSTEM
