@@ -30,6 +30,7 @@ ARROWS: dict[str, list[str]] = {
     "cli": ["core", "classifier", "sampler", "own"],
     "lab": ["cli", "core", "classifier", "sampler", "tofu", "baselines", "theory", "own"],
 }
+METHOD = ("core", "theory", "classifier", "sampler", "tofu", "baselines")
 MAY_TOO = {("cli", "lab.cli")}  # the command hands the paper's verbs to the laboratory
 # The same within the laboratory, whose modules are called lab.… here. A module that lies flat is a
 # room by itself. A dotted entry admits that one module.
@@ -150,6 +151,28 @@ def test_arrows_point_one_way():
         wrong,
         "move the definition that is needed into the importer's room or one before it, or the"
         " importer on",
+    )
+
+
+def test_the_method_knows_neither_own_nor_the_audit():
+    """`own` lives as if it were a package of its own, and the audit as what it is, a part of the
+    laboratory.
+    """
+    assert {*METHOD} == {*ARROWS} - {"own", "cli", "lab"}
+    assert any(room(used, 1) == "audit" for used in USES["lab.study.audit"])
+    wrong = [
+        f"{module} imports {used}"
+        for module, uses in USES.items()
+        for used in uses
+        if room(module) in METHOD
+        and room(used) == "own"
+        or room(module) != "lab"
+        and used.startswith("lab.audit")
+    ]
+    none(
+        wrong,
+        "move what is needed into tofu or below, as `token_scores` is, or hand it over as an"
+        " argument",
     )
 
 
