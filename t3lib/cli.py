@@ -53,7 +53,7 @@ GROUPS = {
     "the paper again (in a checkout)": {
         "reproduce": "run the notebooks of a profile, and write its tables and figures",
         "compare": "compare two folders of results",
-        "tofu": "one model on one split of TOFU: fit, evaluate, audit, tune",
+        "tofu": "one model on one split of TOFU: fit, evaluate, tune",
     },
 }
 FILES = ("forget", "retain", "other", "unseen", "rewordings", "holdout")  # options that name a file
@@ -128,7 +128,7 @@ def run(argv: Sequence[str] | None) -> int:
     """Carry out a command, with one line for a user's mistake, and return the exit code."""
     warnings.formatwarning = lambda message, *_, **__: f"warning: {printable(message, 2000)}\n"
     args, unknown = parser().parse_known_args(argv)
-    if unknown and args.run is not needs_a_checkout:
+    if unknown and "refuses" not in args:
         asked_t = any(word.split("=")[0] == "--temperature" for word in unknown)
         args.parser.error(NOT_T if asked_t else f"unknown arguments: {' '.join(unknown)}")
     try:
@@ -199,7 +199,7 @@ def parser() -> Parser:
         lab.add_verbs(verbs, paper)
     else:
         for name, what in paper.items():
-            verb(verbs, name, what, needs_a_checkout)
+            verb(verbs, name, what, needs_a_checkout).set_defaults(refuses=True)
     return top
 
 

@@ -123,10 +123,6 @@ EVALUATE: Options = ON_HEAD | {
     },
     "--max-new-tokens": {"type": int, "default": 200, "help": "longest answer (default 200)"},
 }
-AUDIT: Options = ON_HEAD | {
-    "--samples": {"type": int, "default": 64, "help": "answers for each question (default 64)"},
-    "--out": {"type": Path, "required": True, "help": "folder for audit.json and audit.md"},
-}
 TUNE: Options = {
     "--profile": {"default": "cpu", "help": "name or YAML file (default %(default)s)"},
     "--data": {"help": "builtin, hub or a folder (default: the profile's)"},
@@ -140,21 +136,27 @@ def add_verbs(verbs: Any, help: Mapping[str, str]) -> None:
     verb(verbs, "reproduce", help["reproduce"], reproduce, "--profile smoke", REPRODUCE)
     verb(verbs, "compare", help["compare"], compare, "out/cpu results/cpu", COMPARE)
     p = verb(verbs, "tofu", help["tofu"], no_verb)
-    inner = p.add_subparsers(dest="what", metavar="fit|evaluate|audit|tune", parser_class=type(p))
+    inner = p.add_subparsers(dest="what", metavar="fit|evaluate|tune", parser_class=type(p))
     on = "--model builtin:full --split forget10"
-    scored, sampled = f"{on} --head head --out f10.json", f"{on} --head head --out audit"
+    scored = f"{on} --head head --out f10.json"
     tuned = "--profile cpu --split forget10 --method NPO"
-    every, known = "compute every metric of a split", "measure what a model still knows of a split"
+    every = "compute every metric of a split"
     search = "search hyperparameters of a profile's methods"
     verb(inner, "fit", "train a T3 head on a split", fit, f"{on} --out head", FIT)
     verb(inner, "evaluate", every, evaluate, scored, EVALUATE)
-    verb(inner, "audit", known, audit, sampled, AUDIT)
     verb(inner, "tune", search, tune, tuned, TUNE)
+    gone = inner.add_parser("audit", add_help=False)  # without help, so that no list shows it
+    gone.set_defaults(run=no_audit, parser=gone, refuses=True)
 
 
 def no_verb(args: argparse.Namespace) -> int:
     """UserError: `t3 tofu` alone does nothing."""
-    raise UserError("give fit, evaluate, audit or tune")
+    raise UserError("give fit, evaluate or tune")
+
+
+def no_audit(args: argparse.Namespace) -> int:
+    """UserError: `t3 tofu audit` is gone."""
+    raise UserError("notebook 06 audits models instead: t3 reproduce --only 06_audit")
 
 
 # ---- the paper ----------------------------------------------------------------------------------
@@ -388,40 +390,6 @@ def measured(
         suite.shown(model, tokenizer, rows[name], reading, tilt) for name in ("forget", "unseen")
     )
     return suite.suite(forget, unseen, 0.5 if reference is None else reference)
-
-
-def audit(args: argparse.Namespace) -> None:
-    """Carry out `t3 tofu audit`: measure what a model still knows of the rows of a split, without
-    and with a head, and write the table of all measures.
-    """
-    check_dials(args)
-    from t3lab import results
-    from t3lab.audit import run
-    from t3lab.report import audit as tables
-    from t3lab.report import render
-    from t3lab.study import study
-    from t3lib.classifier.head import T3Head
-    from t3lib.core.files import atomic_write, write_json
-
-    run.check_samples(args.samples)
-    head = T3Head.from_pretrained(args.head) if args.head else None
-    every = study.evaluation_rows(source_of(args), args.split)
-    sets = {name: every[name] for name in ("forget", "retain")}
-    model, tokenizer = model_of(args, args.model)
-    tilts: list[Any] = [(None, 1.0)]
-    if head is not None:
-        tokenizer = in_template_of(head, tokenizer)
-        tilted = under_heads(args, model, tokenizer, [head])
-        tilts.append((head, tilted.temperature))
-    found = run.audit_rows(model, tokenizer, sets, tilts, samples=args.samples)
-    named = dict(zip(["before", "after"] if head else [""], found))
-    asked = {"samples": args.samples, "temper": tilts[-1][1] if head else None}
-    origin = results.provenance(model=model, data=sets, parameters=asked)
-    write_json(args.out / "audit.json", {"audit": named, "provenance": origin})
-    table = tables.of_rows(named)
-    with atomic_write(args.out / "audit.md") as handle:
-        handle.write(render.markdown(table))
-    print(table.to_string(index=False, na_rep="", float_format="{:.3f}".format))
 
 
 def tune(args: argparse.Namespace) -> None:

@@ -66,7 +66,7 @@ def test_template_arguments_of_a_split_stay_in_the_head(place, capsys, monkeypat
     assert capsys.readouterr().err.count("template arguments of the head") == 2
 
 
-def test_fit_evaluate_and_audit_one_model_on_a_split(place, capsys):
+def test_fit_and_evaluate_one_model_on_a_split(place, capsys):
     head, out = place / "fitted", place / "report.json"
     few = ["--set", "epochs=1", "--set", "T=2", "--out", str(head)]
     assert cli.main(on(place, "fit", *few)) == 0
@@ -86,11 +86,15 @@ def test_fit_evaluate_and_audit_one_model_on_a_split(place, capsys):
     assert suite["forget_Q_A_ROUGE"] == reports[0]["forget"]["rouge"]
     assert reports[0]["components"]["ra_prob"] is not None
     assert cli.main([*argv, "-T", "0.5"]) == 2 and "below 1" in capsys.readouterr().err
-    audit = on(place, "audit", "--head", str(head), "--samples", "2", "--out", str(place / "audit"))
-    assert cli.main(audit) == 0
-    found = json.loads((place / "audit" / "audit.json").read_text())["audit"]
-    assert set(found) == {"before", "after"} and set(found["after"]) == {"forget", "retain"}
-    assert "leak@2" in capsys.readouterr().out and (place / "audit" / "audit.md").is_file()
+
+
+def test_an_audit_by_command_is_refused_in_one_line_that_names_the_notebook(capsys):
+    for more in ([], ["--help"], ["--model", "builtin:full", "--split", "forget10", "--out", "x"]):
+        assert cli.main(["tofu", "audit", *more]) == 2
+        said = capsys.readouterr()
+        assert not said.out and said.err.count("\n") == 1
+        assert "t3 reproduce --only 06_audit" in said.err
+    assert "audit" not in cli.parser().format_help()
 
 
 def test_an_evaluation_has_every_name_of_openunlearnings_suite(place):

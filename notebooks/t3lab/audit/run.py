@@ -1,9 +1,8 @@
 """Ask a model the audit's questions.
 
-Beside the sampler (`samples`), this is the only module of the audit that calls models.
-`likelihoods` shows answers to the model, and `writings` decodes its own. Both return plain JSON
-with an entry for each row, which can be cached. `measures` turns it into numbers. `audit_rows` does
-all of this for a person's own model.
+This is the only module of the audit that calls models. `likelihoods` shows answers to the model,
+and `writings` decodes its own. Both return plain JSON with an entry for each row, which can be
+cached. `measures.measures` turns it into numbers.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +12,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from t3lab.audit.facts import held
-from t3lab.audit.measures import measures
 from t3lab.audit.recognition import CELLS
 from t3lib.core.errors import UserError
 from t3lib.core.models import check_ids, context_length, pad_id, within_memory
@@ -278,36 +276,6 @@ def _tasks(
                 )
             )
     return tasks
-
-
-def audit_rows(
-    model: Any,
-    tokenizer: Any,
-    sets: Sets,
-    tilts: Sequence[Tilt] = UNTILTED,
-    *,
-    samples: int,
-) -> list[dict[str, Any]]:
-    """Compute the `measures` of every set of rows under every tilt; return {name: measures} for
-    each tilt.
-
-    sets: {name: rows}. If there is a set "unseen", it holds rows like the others that the model
-    never saw, and membership of the other sets is measured against it.
-    samples: answers sampled for each row.
-    """
-    shown = likelihoods(model, tokenizer, sets, tilts)
-    written = {
-        name: writings(model, tokenizer, rows, tilts, samples=samples)
-        for name, rows in sets.items()
-    }
-
-    def audit(name: str, t: int) -> dict[str, Any]:
-        losses: Any = f"{'these are the' if name == 'unseen' else 'there are no'} unseen rows"
-        if name != "unseen" and "unseen" in sets:
-            losses = {"forget": shown[t][name]["losses"], "unseen": shown[t]["unseen"]["losses"]}
-        return measures(shown[t][name], losses, written[name][t])
-
-    return [{name: audit(name, t) for name in sets} for t in range(len(tilts))]
 
 
 def check_samples(samples: int, top_p: float = 1.0, templates: Sequence[str] = ()) -> None:

@@ -111,30 +111,6 @@ def beside(runs: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     return table[table.drop(columns="measure").notna().any(axis=1)].reset_index(drop=True)
 
 
-def of_rows(audits: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> pd.DataFrame:
-    """Build the audit table of a person's own model, one row for each measure and each k of leak@k.
-
-    audits: {when, such as "before": {set of rows: `measures.measures`}}. The table has one column
-    for each pair of the two.
-    """
-    columns = {}
-    for when, sets in audits.items():
-        for name, found in sets.items():
-            leaks = {f"leak@{entry['k']}": entry["value"] for entry in found["leak"]}
-            columns[f"{name} {when}".strip()] = dict(found["values"]) | leaks
-    frame = pd.DataFrame(columns)
-    frame = frame.reindex(
-        [
-            *(name for name in AUDIT if name in frame.index),
-            *(n for n in frame.index if n not in AUDIT),
-        ]
-    )
-    frame.insert(
-        0, "measure", [AUDIT[name].title if name in AUDIT else name for name in frame.index]
-    )
-    return frame.reset_index(drop=True)
-
-
 def reasons(runs: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """List why measures have no value: measure, reason, and the methods that this concerns."""
     rows = [
