@@ -45,7 +45,7 @@ LAB: dict[str, set[str]] = {
     "report": {"results"},
     "claims": {"results", "report"},
     "grid": {"profiles"},
-    "script": {"grid"},
+    "script": {"grid", "profiles", "results"},
     "given": {"profiles", "results", "script", "study", "world"},
 }
 LAB["cli"] = set(LAB)

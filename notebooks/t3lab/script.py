@@ -2,13 +2,47 @@
 
 import argparse
 import os
+import shlex
+import sys
+import time
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
+from t3lab import profiles, results
 from t3lab.grid.runner import narrow_vectors
 from t3lib.cli import Options, Parser, add_options
 from t3lib.core.errors import UserError
+
+TINY = {  # one split and seed of models that know nothing
+    "stage": {"questions": 1, "vocab": 400, "hidden": 16, "heads": 2, "epochs": 1},
+    "evaluation": {"max_new_tokens": 4},
+    "hyper": {"T3": {"epochs": 2, "warmup_epochs": 1, "temperature": 2.0}},
+    "splits": ["forget10"],
+    "seeds": [1],
+    "temperatures": [1.0, 2.0],
+}
+TINY_OPTION: Options = {"--tiny": {"action": "store_true", "help": "try the script in seconds"}}
+
+
+def tiny(profile: profiles.Profile, **more: Any) -> profiles.Profile:
+    """Return a profile in the size `TINY`, in which a script can be tried in seconds.
+
+    more: further values, which replace those of `TINY`. A mapping is merged into the profile's.
+    """
+    few = TINY | more
+    merged = {k: profile[k] | v if isinstance(v, dict) else v for k, v in few.items()}
+    return profile | merged
+
+
+def made(began: float | None = None) -> dict[str, Any]:
+    """Return what made.json says of a script's tables: the commit and the command, and the
+    CPU-seconds since `began` (of `time.process_time`), if it is given.
+    """
+    seconds = {} if began is None else {"cpu_seconds": round(time.process_time() - began)}
+    command = shlex.join(["python", *sys.argv])
+    return {"commit": results.provenance()["git_commit"], **seconds, "command": command}
 
 
 def run(

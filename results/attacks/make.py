@@ -26,8 +26,6 @@ tables with the same code; that of tofu-cpu has relearning with 0 and 20 steps o
 import argparse
 import copy
 import logging
-import shlex
-import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -82,8 +80,7 @@ FULL = {
 FEW = {"steps": (0, 2), "bits": (32, 8), "samples": 2, "authors": (1, 2), "of_authors": 20}
 TINY = {
     "stage": {"authors": 20, "questions": 4, "hidden": 32, "heads": 2, "epochs": 3, "vocab": 600},
-    "evaluation": {"max_new_tokens": 6},
-    "hyper": {"T3": {"epochs": 2, "warmup_epochs": 1, "temperature": 2.0}, "NPO": {"epochs": 1}},
+    "hyper": script.TINY["hyper"] | {"NPO": {"epochs": 1}},
 }
 
 Entry = dict[str, Any]  # one row of a table
@@ -336,18 +333,13 @@ def attack(study: Study, models: Models, size: Entry, out: Path) -> None:
             table = pd.concat([table, new], ignore_index=True) if len(table) else new
             table["split"] = table.pop("split")  # the last column
             render.write_table(path.parent, "recover", table)
-            note(out, f"{part.__name__}, {study.split}: {', '.join(left)}", process_time() - began)
+            note(out, f"{part.__name__}, {study.split}: {', '.join(left)}", began)
 
 
-def note(out: Path, part: str, seconds: float) -> None:
+def note(out: Path, part: str, began: float) -> None:
     """Write into attacks.json which commit and command made a part, and its CPU-seconds."""
     path = out / "attacks.json"
-    fact = {
-        "commit": results.provenance()["git_commit"],
-        "command": shlex.join(["python", *sys.argv]),
-        "cpu_seconds": round(seconds),
-    }
-    write_json(path, (read_json(path) if path.is_file() else {}) | {part: fact})
+    write_json(path, (read_json(path) if path.is_file() else {}) | {part: script.made(began)})
 
 
 OPTIONS: Options = {
@@ -361,14 +353,13 @@ OPTIONS: Options = {
         "help": "of the retrained models to compare with (default 1,2,3)",
     },
     "--out": {"type": Path, "help": "results folder (default out/PROFILE)"},
-    "--tiny": {"action": "store_true", "help": "try the script on a tiny world"},
-}
+} | script.TINY_OPTION
 
 
 def make(args: argparse.Namespace) -> None:
     """Make the tables."""
     profile = profiles.override(profiles.load_profile(args.profile), data=args.data)
-    profile |= {name: profile[name] | few for name, few in TINY.items() if args.tiny}
+    profile = script.tiny(profile, **TINY) if args.tiny else profile
     size, out = FEW if args.tiny else FULL, args.out or Path("out", profile["name"])
     results.check_clean(out)
     world, hyper = {name: profile[name] for name in WORLD}, profile["hyper"]
@@ -387,7 +378,7 @@ def make(args: argparse.Namespace) -> None:
         found = requests(study, settings, size | {"seeds": [0, *args.seeds[:1]]})
         table = pd.DataFrame(found).assign(of_authors=stage["authors"])
         render.write_table(out / "tables", "requests", table)
-        note(out, "requests", process_time() - began)
+        note(out, "requests", began)
 
 
 if __name__ == "__main__":

@@ -16,8 +16,6 @@ both choices. made.json says which command and commit made them. It takes about 
 core, most of them to train base models, which .t3cache keeps.
 """
 
-import shlex
-import sys
 import time
 from pathlib import Path
 
@@ -49,11 +47,6 @@ SEARCHED = (
     " the seeds of the search, against the retrained model on which settings are chosen. MU-ROUGE"
     " was measured of settings with at least half of the best Forget Quality."
 )
-TINY = {
-    "stage": {"questions": 1, "vocab": 400, "hidden": 16, "heads": 2, "epochs": 1},
-    "evaluation": {"max_new_tokens": 4},
-    "hyper": {"T3": {"epochs": 2, "warmup_epochs": 1}},
-}
 
 
 def make(out: Path, tiny: bool) -> None:
@@ -63,9 +56,7 @@ def make(out: Path, tiny: bool) -> None:
     """
     results.check_clean(out)
     profile = profiles.load_profile("cpu")
-    if tiny:
-        profile |= {name: profile[name] | few for name, few in TINY.items()}
-        profile |= {"splits": ["forget10"], "seeds": [1], "temperatures": [1.0, 2.0]}
+    profile = script.tiny(profile) if tiny else profile
     began = time.process_time()
     searched, means = [], []
     for split in profile["splits"]:
@@ -75,9 +66,7 @@ def make(out: Path, tiny: bool) -> None:
     folder = out / "tables"
     render.write_table(folder, "fixed_search", pd.concat(searched), caption=SEARCHED)
     render.write_table(folder, "fixed_epoch", pd.concat(means), caption=CAPTION)
-    facts = {"commit": results.provenance()["git_commit"]}
-    facts |= {"cpu_seconds": round(time.process_time() - began)}
-    write_json(out / "made.json", facts | {"command": shlex.join(["python", *sys.argv])})
+    write_json(out / "made.json", script.made(began))
 
 
 def retuned(profile: profiles.Profile, split: str) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -117,8 +106,7 @@ def retuned(profile: profiles.Profile, split: str) -> tuple[pd.DataFrame, pd.Dat
 
 OPTIONS: Options = {
     "--out": {"type": Path, "default": Path("out/cpu-fixed")},
-    "--tiny": {"action": "store_true", "help": "try the script in seconds"},
-}
+} | script.TINY_OPTION
 
 if __name__ == "__main__":
     script.run(lambda given: make(**vars(given)), str(__doc__), OPTIONS)

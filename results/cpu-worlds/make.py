@@ -20,8 +20,6 @@ T3,"T3 (T = 1)".
 """
 
 import re
-import shlex
-import sys
 import time
 from pathlib import Path
 
@@ -63,11 +61,6 @@ OVER_WORLDS = (
     " split, which was named beforehand, as it is; of D and all other methods after Holm's"
     " correction."
 )
-TINY = {
-    "stage": {"questions": 1, "vocab": 400, "hidden": 16, "heads": 2, "epochs": 1},
-    "evaluation": {"max_new_tokens": 4},
-    "hyper": {"T3": {"epochs": 2, "warmup_epochs": 1, "temperature": 2.0}},
-}
 
 
 def make(worlds: list[int], methods: str, out: Path, tiny: bool) -> None:
@@ -81,8 +74,7 @@ def make(worlds: list[int], methods: str, out: Path, tiny: bool) -> None:
     results.check_clean(out)
     profile = profiles.load_profile("cpu")
     if tiny:
-        profile |= {name: profile[name] | few for name, few in TINY.items()}
-        profile |= {"methods": ["Original", "Retrained", "T3"], "splits": ["forget10"]}
+        profile = script.tiny(profile, methods=["Original", "Retrained", "T3"])
     table, made = out / "tables" / "worlds_each.csv", out / "made.json"
     every = [*profile["methods"], OWN_RATE, *OURS[: 1 if tiny else None]]
     wanted = re.split(r",(?![^(]*\))", methods) if methods else every  # commas outside of ( )
@@ -95,13 +87,11 @@ def make(worlds: list[int], methods: str, out: Path, tiny: bool) -> None:
         began = time.process_time()
         each = pd.concat([each, run_world(profile, world, missing, out / f"world{world}")])
         each = each.sort_values("world", kind="stable", ignore_index=True)
-        seconds = time.process_time() - began
-        facts = {"commit": results.provenance()["git_commit"], "cpu_seconds": round(seconds)}
-        facts["command"] = shlex.join(["python", *sys.argv])
+        facts = script.made(began)
         render.write_table(table.parent, "worlds_each", each, caption=EACH)
         name = f"world {world}" + (f", {', '.join(missing)}" if known or methods else "")
         write_json(made, (read_json(made) if made.is_file() else {}) | {name: facts})
-        print(f"world {world}: {seconds:.0f} CPU-seconds", flush=True)
+        print(f"world {world}: {facts['cpu_seconds']} CPU-seconds", flush=True)
     render.write_table(table.parent, "worlds", summary(each), caption=OVER_WORLDS)
     render.save_figure(out / "figures" / "worlds.svg", figure(each))
 
@@ -199,8 +189,7 @@ OPTIONS: Options = {
     "--worlds": {"type": int, "nargs": "+", "default": [1, 2, 3, 4, 5, 6, 7]},
     "--methods": {"default": "", "help": "separated by commas (default: all)"},
     "--out": {"type": Path, "default": Path("out/cpu-worlds")},
-    "--tiny": {"action": "store_true", "help": "try the script in seconds"},
-}
+} | script.TINY_OPTION
 
 if __name__ == "__main__":
     script.run(lambda given: make(**vars(given)), str(__doc__), OPTIONS)

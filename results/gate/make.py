@@ -15,8 +15,6 @@ command and commit made them. It takes about half an hour of one core, a third o
 models, which .t3cache keeps.
 """
 
-import shlex
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -59,12 +57,6 @@ LEAK = (
     " temperature tau and top p of the sampler. Profile cpu, seed 1."
 )
 MOVED = "T3 at its tuned rate and T as the gate moves: 1 is the paper's T3, 0 never tempers."
-TINY = {
-    "stage": {"questions": 1, "vocab": 400, "hidden": 16, "heads": 2, "epochs": 1},
-    "evaluation": {"max_new_tokens": 4},
-    "hyper": {"T3": {"epochs": 2, "warmup_epochs": 1}},
-    "grids": {"T3": [{"lr": 1e-3}]},
-}
 
 Settings = Mapping[str, Any]
 
@@ -76,9 +68,7 @@ def make(out: Path, tiny: bool) -> None:
     """
     results.check_clean(out)
     profile = profiles.load_profile("cpu")
-    if tiny:
-        profile |= {name: profile[name] | few for name, few in TINY.items()}
-        profile |= {"splits": ["forget10"], "seeds": [1], "temperatures": [1.0, 2.0]}
+    profile = script.tiny(profile, grids={"T3": [{"lr": 1e-3}]}) if tiny else profile
     began, lines, leaks, moved = time.process_time(), [], [], []
     for split in profile["splits"]:
         study = open_study(split, **{name: profile[name] for name in WORLD})
@@ -99,9 +89,7 @@ def make(out: Path, tiny: bool) -> None:
     for name, (rows, caption) in tables.items():
         render.write_table(out / "tables", name, pd.DataFrame(rows), caption=caption)
     render.save_figure(out / "figures" / "gate_dial.svg", plots_gate.dial(pd.DataFrame(moved)))
-    facts = {"commit": results.provenance()["git_commit"]}
-    facts |= {"cpu_seconds": round(time.process_time() - began)}
-    write_json(out / "made.json", facts | {"command": shlex.join(["python", *sys.argv])})
+    write_json(out / "made.json", script.made(began))
 
 
 def choices(
@@ -155,8 +143,7 @@ def audited(study: Study, settings: Settings, samples: int) -> tuple[dict[str, A
 
 OPTIONS: Options = {
     "--out": {"type": Path, "default": Path("out/gate")},
-    "--tiny": {"action": "store_true", "help": "try the script in seconds"},
-}
+} | script.TINY_OPTION
 
 if __name__ == "__main__":
     script.run(lambda given: make(**vars(given)), str(__doc__), OPTIONS)

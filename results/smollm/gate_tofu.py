@@ -17,8 +17,6 @@ every eighth and every third is asked. It took 20 minutes of two cores in float3
 of 28.
 """
 
-import shlex
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -124,8 +122,7 @@ def make(data: str, out: Path, rows: int, samples: int) -> None:
     columns = ["model", "tau", "samples", "rows_leaking", "rows"]
     table = pd.DataFrame(leaks, columns=columns)
     render.write_table(out / "tables", "gate_tofu_leak", table, caption=LEAK)
-    facts = {"commit": results.provenance()["git_commit"]}
-    write_json(out / "gate_tofu.json", facts | {"command": shlex.join(["python", *sys.argv])})
+    write_json(out / "gate_tofu.json", script.made())
 
 
 def texts(study: Study, models: Sequence[Subject], rows: Any) -> list[Any]:

@@ -11,8 +11,6 @@ ratio to the base's is the limit: of the bytes for one row, of the operations fo
 says which command and commit made it. Five minutes; let nothing run beside it.
 """
 
-import shlex
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -120,8 +118,7 @@ def make(out: Path, tiny: bool) -> None:
             rows.append(row | {"flops": batch * need.flops, "bytes": need.bytes})
             print(f"{method}, {batch} rows: {ratio['median']:.3f}", flush=True)
     render.write_table(out / "tables", "speed", pd.DataFrame(rows), caption=CAPTION)
-    facts = {"commit": results.provenance()["git_commit"]}
-    write_json(out / "made.json", facts | {"command": shlex.join(["python", *sys.argv])})
+    write_json(out / "made.json", script.made())
 
 
 def work(shape: Shape, **how: int) -> Work:
@@ -136,8 +133,7 @@ def added(*works: Work) -> Work:
 
 OPTIONS: Options = {
     "--out": {"type": Path, "default": Path("out/speed")},
-    "--tiny": {"action": "store_true", "help": "try the script in seconds"},
-}
+} | script.TINY_OPTION
 
 if __name__ == "__main__":
     script.run(lambda given: make(**vars(given)), str(__doc__), OPTIONS)

@@ -10,8 +10,6 @@ It takes 20 seconds of one core after `make`, which leaves bases and heads in th
 says which command and commit made the table.
 """
 
-import shlex
-import sys
 from pathlib import Path
 
 import pandas as pd
@@ -55,8 +53,7 @@ def make(out: Path) -> None:
     columns = ["split", "T", "lr", "seed", *(name for name in rows[0] if name != "split")]
     table = pd.DataFrame(rows, columns=columns).astype({"seed": "Int64"})
     render.write_table(out / "tables", "untempered", table, caption=CAPTION)
-    facts = {"commit": results.provenance()["git_commit"]}
-    write_json(out / "made.json", facts | {"command": shlex.join(["python", *sys.argv])})
+    write_json(out / "made.json", script.made())
 
 
 def counts(study: Study, model: PreTrainedModel) -> dict[str, int]:

@@ -284,7 +284,7 @@ def search(
     choice has a row only if a main run of the method on the split was made with it. seeds: the
     largest number. T3 at T = 1, with the entry "T3/SPLIT/1", has a row of its own.
     dials: searches after the training, which add rows such as `T3 (T, w)` and `RMU (a)`; see
-    `ablations.run_dials` and `results/shares/make.py`.
+    `ablations.run_dials` and `results/tofu-cpu/made.json`.
     """
     columns = ["split", "method", "trials", "trainings", "seeds", "minutes", "chosen", "edge"]
     rows = []
