@@ -2,7 +2,8 @@
 the runs of a folder.
 
 `results/paper/claims.csv` lists what is claimed and where, in the paper's sentence and in ours.
-`CHECKS` names the function that decides each claim. Verdicts are always computed and never stored.
+`CHECKS` names the function that decides each claim. Notebook 01 decides those about its Gaussians.
+Verdicts are always computed and never stored.
 Theorems are not listed, because tests check their bounds.
 
 A claim about Llama 3.1 8B stays "not run" until the folder holds runs of that model. The same
@@ -17,7 +18,7 @@ from pathlib import Path
 import pandas as pd
 
 from t3lab import results
-from t3lab.claims import gaussians, llm, theory
+from t3lab.claims import llm, theory
 from t3lab.claims.findings import Finding, Missing, Tables, printed_tables
 from t3lib.core.files import project_root
 from t3lib.core.names import FAILS, HOLDS, NO_ORDER, NOT_RUN, RESTRICTED
@@ -38,7 +39,7 @@ COLUMNS = [
 ]
 OPEN = "Chance may explain what was found."
 CHECKS = {
-    "guidance-can-fail": gaussians.guidance_can_fail,
+    "guidance-can-fail": theory.in_notebook_01("guidance-can-fail"),
     "tempering-necessary": theory.tempering_necessary,
     "five-seconds": llm.five_seconds,
     "fraction-of-cost": llm.fraction_of_cost,
@@ -51,14 +52,14 @@ CHECKS = {
     "mu-rouge-best": llm.mu_rouge_best,
     "mu-unreliable": llm.mu_unreliable,
     "generation-kept": llm.generation_kept,
-    "e1-sharp-monotone": gaussians.e1_sharp_monotone,
-    "e1-middle-tradeoff": gaussians.e1_middle_tradeoff,
-    "e1-flat-untempered": gaussians.e1_flat_untempered,
-    "e1-flat-sensitive": gaussians.e1_flat_sensitive,
-    "e1-hotter": gaussians.e1_hotter,
-    "retain-rises": gaussians.retain_rises,
-    "e2-best-t": gaussians.e2_best_t,
-    "e2-untempered": gaussians.e2_untempered,
+    "e1-sharp-monotone": theory.in_notebook_01("e1-sharp-monotone"),
+    "e1-middle-tradeoff": theory.in_notebook_01("e1-middle-tradeoff"),
+    "e1-flat-untempered": theory.in_notebook_01("e1-flat-untempered"),
+    "e1-flat-sensitive": theory.in_notebook_01("e1-flat-sensitive"),
+    "e1-hotter": theory.in_notebook_01("e1-hotter"),
+    "retain-rises": theory.in_notebook_01("retain-rises"),
+    "e2-best-t": theory.in_notebook_01("e2-best-t"),
+    "e2-untempered": theory.in_notebook_01("e2-untempered"),
     "more-stable": llm.more_stable,
     "t5-untempered": llm.t5_untempered,
     "t5-interior": llm.t5_interior,

@@ -1,20 +1,39 @@
 """Decide the claims about the theory, from the tables of notebook 01 or by computing.
 
-Each function is named like its claim, and its docstring says what must be true for the claim to
-hold.
+Each function but `in_notebook_01` is named like its claim, and its docstring says what must be true
+for the claim to hold.
 
 What is computed needs no results folder, takes milliseconds and is the same everywhere.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 import pandas as pd
 
-from t3lab.claims.findings import Finding, Tables
+from t3lab.claims.findings import Finding, Missing, Tables
 from t3lib.theory.experiments import V_F
 from t3lib.theory.mixture import GaussianMixture
 
 TS = (1.5, 2.0, 3.0)
 SURE = 2  # standard errors of a difference that count as beyond chance
+
+
+# ---- Figures 2 and 3: the table `gaussians` ------------------------------------------------------
+def in_notebook_01(claim: str) -> Callable[[Tables], Finding]:
+    """Return a check that reads what notebook 01 found about one sentence of Appendix E.
+
+    claim: an id in the table `gaussians`. Without its row the claim stays undecided.
+    """
+
+    def check(tables: Tables) -> Finding:
+        rows = tables["gaussians"].fillna({"under": ""}).set_index("id")
+        if claim not in rows.index:
+            raise Missing("gaussians")
+        row = rows.loc[claim]
+        return Finding(bool(row["holds"]), str(row["numbers"]), under=str(row["under"]))
+
+    return check
 
 
 # ---- without tempering: the table `alternatives` ------------------------------------------------
