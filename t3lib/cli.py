@@ -3,6 +3,7 @@
     t3 unlearn | generate | evaluate | serve    your own model and rows   (this module)
     t3 reproduce | compare | tofu               the paper again           (`t3lab.cli`)
 
+Packages offer their verbs, and names of models, as `Offer`s: entry points of the group `t3.verbs`.
 A user's mistake gives one line and exit code 2. Torch is imported only when a command needs it.
 """
 
@@ -16,7 +17,10 @@ import shutil
 import sys
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -43,19 +47,13 @@ EXIT_CODES = (
     "exit codes: 0 done; 1 a job failed, or results differ; 2 wrong input; "
     "3 a report says that rows leak or that rows to keep changed; 130 interrupted"
 )
-GROUPS = {
-    "your own model and rows": {
-        "unlearn": "train a head that makes a model forget some rows, and report how well it works",
-        "generate": "print the answers of the base and of the unlearned model",
-        "evaluate": "report what a model, with or without heads, still says of some rows",
-        "serve": "answer requests over HTTP, as OpenAI's API does, with the unlearned model",
-    },
-    "the paper again (in a checkout)": {
-        "reproduce": "run the notebooks of a profile, and write its tables and figures",
-        "compare": "compare two folders of results",
-        "tofu": "one model on one split of TOFU: fit, evaluate, tune",
-    },
+PURPOSES = {
+    "unlearn": "train a head that makes a model forget some rows, and report how well it works",
+    "generate": "print the answers of the base and of the unlearned model",
+    "evaluate": "report what a model, with or without heads, still says of some rows",
+    "serve": "answer requests over HTTP, as OpenAI's API does, with the unlearned model",
 }
+LABORATORY = ("reproduce", "compare", "tofu")  # verbs that t3lab offers, where it is installed
 FILES = ("forget", "retain", "other", "unseen", "rewordings", "holdout")  # options that name a file
 NOT_T = (
     "there is no --temperature: -T (--temper) is the paper's T, which divides the base's"
@@ -86,8 +84,24 @@ SETTINGS = {
 }
 
 
+@dataclass(frozen=True)
+class Offer:
+    """What a package adds to `t3`: the object of one of its entry points in the group `t3.verbs`.
+
+    title: heading of its verbs in `t3 --help`.
+    add: adds the verbs with `verb`; called with the result of `add_subparsers`.
+    models: {kind: function from a name KIND:REST, given as --model, to the model's folder}.
+    """
+
+    title: str
+    add: Callable[[Any], None]
+    models: Mapping[str, Callable[[str], Path]] = field(default_factory=dict)
+
+
 class Parser(argparse.ArgumentParser):
     """An argparse parser that reports a wrong argument in one line, without a page of usage."""
+
+    purpose = ""  # of a verb, in half a sentence
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options, allow_abbrev=False)
@@ -158,22 +172,57 @@ def run(argv: Sequence[str] | None) -> int:
 
 
 def parser() -> Parser:
-    """Build the parser with all verbs and their options."""
-    groups = (
-        f"{title}:\n" + "".join(f"  {name:<11}{what}\n" for name, what in verbs.items())
-        for title, verbs in GROUPS.items()
-    )
-    top = Parser(
-        prog="t3",
-        description="\n".join(["Temper-Then-Tilt unlearning.\n", *groups]),
-        epilog=EXIT_CODES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    """Build the parser with the verbs of all packages that offer some, and their options."""
+    top = Parser(prog="t3", epilog=EXIT_CODES, formatter_class=argparse.RawDescriptionHelpFormatter)
     top.add_argument("--version", action="version", version=f"t3 {__version__}")
     verbs = top.add_subparsers(
         dest="verb", required=True, metavar="VERB", parser_class=Parser, help=argparse.SUPPRESS
     )
-    own, paper = GROUPS.values()
+
+    lines, listed = ["Temper-Then-Tilt unlearning.\n"], set[str]()
+    for offer in offers():
+        with one_line_if_broken(offer.title):
+            offer.add(verbs)
+        added = {name: p for name, p in verbs.choices.items() if name not in listed}
+        lines += [f"{offer.title}:", *(f"  {name:<11}{p.purpose}" for name, p in added.items()), ""]
+        listed |= added.keys()
+    top.description = "\n".join(lines)
+    if not listed:
+        top.error("no verbs are installed: pip install t3lib again, in a checkout with -e")
+
+    for name in (name for name in LABORATORY if name not in listed):
+        absent = verb(verbs, name, "regenerate the paper, in a checkout", needs_a_checkout)
+        absent.set_defaults(refuses=True)
+    return top
+
+
+def offers() -> list[Offer]:
+    """Load what the installed packages offer, t3lib's own first.
+
+    One line on stderr for a package whose offer cannot be loaded.
+    """
+    found, loaded = entry_points(group="t3.verbs"), list[Offer]()
+    for entry in sorted(found, key=lambda entry: (entry.module != __name__, entry.name)):
+        with one_line_if_broken(entry.value):
+            offer = entry.load()
+            if not isinstance(offer, Offer):
+                raise TypeError("not an Offer of t3lib.cli")
+            loaded.append(offer)
+    return loaded
+
+
+@contextmanager
+def one_line_if_broken(package: str) -> Iterator[None]:
+    """Turn any error of another package into one line on stderr, and go on without the package."""
+    try:
+        yield
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"
+        print(f"t3: left out the verbs of {package}: {printable(why)}", file=sys.stderr)
+
+
+def add_verbs(verbs: Any) -> None:
+    """Add the verbs on your own model and rows to the result of `add_subparsers`."""
     rows = "--forget forget.jsonl --retain retain.jsonl"
     on_head = "--model DIR --head head"
     for name, run, example, first, last in (
@@ -182,7 +231,7 @@ def parser() -> Parser:
         ("evaluate", evaluate, f"{on_head} {rows} --out report", MODEL | HEADS, EVALUATE),
         ("serve", serve, on_head, MODEL, SERVE),
     ):
-        p = verb(verbs, name, own[name], run, example, first)
+        p = verb(verbs, name, PURPOSES[name], run, example, first)
         if name in ("unlearn", "evaluate"):
             add_options(p.add_argument_group("your own rows", FILE), ROWS)
         if name != "serve":
@@ -193,14 +242,6 @@ def parser() -> Parser:
         f"{unlearning.description} T3 suppresses answers and erases nothing: the base still has the"
         " rows, and a head is as confidential as the rows."
     )
-    if find_spec("t3lab"):
-        from t3lab import cli as lab
-
-        lab.add_verbs(verbs, paper)
-    else:
-        for name, what in paper.items():
-            verb(verbs, name, what, needs_a_checkout).set_defaults(refuses=True)
-    return top
 
 
 def verb(
@@ -216,6 +257,7 @@ def verb(
     run: called with the parsed arguments; returns the exit code, or None for 0.
     """
     p: Parser = verbs.add_parser(name, help=help, description=f"{help[0].upper()}{help[1:]}.")
+    p.purpose = help
     p.epilog = example and f"example: {p.prog} {example}"
     p.set_defaults(run=run, parser=p)
     add_options(p, options or {})
@@ -231,7 +273,8 @@ def add_options(p: Any, options: Options) -> None:
 def needs_a_checkout(args: argparse.Namespace) -> int:
     """UserError: only the checkout has the laboratory, which regenerates the paper."""
     raise UserError(
-        "this regenerates the paper and needs the project's checkout: git clone it and run make"
+        f"{', '.join(LABORATORY)} and builtin models come with t3lab, which regenerates the paper"
+        " and needs the project's checkout: git clone it and run make"
     )
 
 
@@ -543,6 +586,9 @@ def serve(args: argparse.Namespace) -> None:
     server.run_transformers(unlearned, rules, place)
 
 
+OWN = Offer("your own model and rows", add_verbs)
+
+
 # ---- shared by the verbs ------------------------------------------------------------------------
 
 
@@ -582,16 +628,17 @@ def check_out(out: Path, *, empty: bool = False) -> None:
 
 
 def model_name(args: argparse.Namespace, name: str) -> str:
-    """Return the Hub id or folder of a model, which the laboratory trains if it is a builtin one.
+    """Return the Hub id or folder of a model; the package that offers the name makes the folder.
 
-    name: a Hub id, a folder, or builtin:NAME@PROFILE. UserError for a folder without a model.
+    name: a Hub id, a folder, or a name that a package offers, such as builtin:NAME@PROFILE of the
+    laboratory. UserError for a folder without a model.
     """
-    if name.startswith("builtin:"):
-        if not find_spec("t3lab"):
-            needs_a_checkout(args)
-        from t3lab.cli import builtin
-
-        name = str(builtin(name))
+    kind, colon, _ = name.partition(":")
+    offered = [offer.models for offer in offers() if kind in offer.models] if colon else []
+    if offered:
+        name = str(offered[0][kind](name))
+    elif colon and kind == "builtin":
+        needs_a_checkout(args)
     folder = Path(name).expanduser()
     if folder.is_dir() and not any(
         (folder / file).is_file() for file in ("config.json", "adapter_config.json")

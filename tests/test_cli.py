@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import warnings
+from importlib.metadata import EntryPoint
 
 import pytest
 from conftest import TEMPLATE
@@ -17,7 +18,7 @@ from t3lib.classifier.head import T3Head
 from t3lib.core.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("short_search")
-VERBS = [verb for verbs in cli.GROUPS.values() for verb in verbs]
+VERBS = ["unlearn", "generate", "evaluate", "serve", *cli.LABORATORY]
 OWN = ["--forget", "f.jsonl", "--retain", "r.jsonl"]
 ON = ["--model", "x", "--out", "o", *OWN]
 SPLIT = ["--split", "forget10", "--out", "o"]
@@ -36,7 +37,7 @@ def test_every_verb_has_help_with_an_example_that_parses(verb, capsys):
 
 def test_help_shows_two_groups_and_unlearn_has_sixteen_options(capsys):
     text = cli.parser().format_help()
-    own, paper = (text.index(title) for title in cli.GROUPS)
+    own, paper = (text.index(f"\n{offer.title}:") for offer in cli.offers())
     assert own < text.index("  unlearn") < paper < text.index("  reproduce")
     action = cli.parser()._subparsers._group_actions[0]  # argparse's own
     options = action.choices["unlearn"]._actions
@@ -57,16 +58,52 @@ def test_help_imports_no_torch():
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
-def test_without_the_laboratory_the_papers_verbs_ask_for_a_checkout(monkeypatch, capsys):
-    monkeypatch.setattr(cli, "find_spec", lambda name: None)
+def offering(monkeypatch, *others):
+    """Let t3lib and these objects be all that is offered as `t3.verbs`."""
+    found = [EntryPoint("own", "t3lib.cli:OWN", "t3.verbs")]
+    found += [EntryPoint("other", each, "t3.verbs") for each in others]
+    monkeypatch.setattr(cli, "entry_points", lambda group: found)
+
+
+def test_without_the_laboratory_the_papers_verbs_say_where_they_come_from(monkeypatch, capsys):
+    offering(monkeypatch)
+    monkeypatch.setattr(cli, "heads_of", lambda args: [])
     for argv in (
         ["reproduce", "--profile", "smoke"],
         ["compare", "a"],
+        ["tofu", "fit"],
         ["generate", "--model", "builtin:full", "--head", "h", "?"],
     ):
-        monkeypatch.setattr(cli, "heads_of", lambda args: [])
         assert cli.main(argv) == 2
-        assert "needs the project's checkout" in capsys.readouterr().err
+        said = capsys.readouterr().err
+        assert said.count("\n") == 1 and "come with t3lab, which regenerates the paper" in said
+    text = cli.parser().format_help()
+    assert "unlearn" in text and "reproduce" not in text
+
+
+def defective(verbs):
+    raise RuntimeError("first line\nsecond line")
+
+
+DEFECTIVE = cli.Offer("defective verbs", defective)
+RIVAL = cli.Offer("rival verbs", lambda verbs: verbs.add_parser("unlearn"))
+
+
+@pytest.mark.parametrize(
+    ("offer", "why"),
+    [
+        ("no_such_package:OFFER", "ModuleNotFoundError: No module named 'no_such_package'"),
+        (f"{__name__}:VERBS", "not an Offer of t3lib.cli"),
+        (f"{__name__}:DEFECTIVE", "of defective verbs: RuntimeError: first line second line"),
+        (f"{__name__}:RIVAL", "of rival verbs: ArgumentError: "),
+    ],
+)
+def test_a_broken_package_is_one_line_and_leaves_the_other_verbs(offer, why, monkeypatch, capsys):
+    offering(monkeypatch, offer)
+    assert cli.main(["unlearn", *ON, "--columns", "question=a,answer=b", "--out", __file__]) == 2
+    left_out, refused = capsys.readouterr().err.splitlines()
+    assert left_out.startswith("t3: left out the verbs of ") and why in left_out
+    assert refused.startswith("t3 unlearn: ")
 
 
 def test_a_wrong_file_name_is_found_before_torch_is_imported(tmp_path):

@@ -1,6 +1,7 @@
 """The verbs of `t3` that regenerate the paper: reproduce, compare and tofu.
 
-`t3lib.cli` adds them where this package is importable. Torch is imported only when a verb needs it.
+`t3lib.cli` finds `PAPER` by the entry point in notebooks/pyproject.toml. Torch is imported only
+when a verb needs it.
 """
 
 import argparse
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from t3lib.cli import (
     MODEL,
+    Offer,
     Options,
     check_dials,
     check_out,
@@ -131,11 +133,14 @@ TUNE: Options = {
 }
 
 
-def add_verbs(verbs: Any, help: Mapping[str, str]) -> None:
-    """Add the verbs to the result of `add_subparsers`. help: what each of them does."""
-    verb(verbs, "reproduce", help["reproduce"], reproduce, "--profile smoke", REPRODUCE)
-    verb(verbs, "compare", help["compare"], compare, "out/cpu results/cpu", COMPARE)
-    p = verb(verbs, "tofu", help["tofu"], no_verb)
+def add_verbs(verbs: Any) -> None:
+    """Add the verbs to the result of `add_subparsers`."""
+    again = "run the notebooks of a profile, and write its tables and figures"
+    one = "one model on one split of TOFU: fit, evaluate, tune"
+    folders = "compare two folders of results"
+    verb(verbs, "reproduce", again, reproduce, "--profile smoke", REPRODUCE)
+    verb(verbs, "compare", folders, compare, "out/cpu results/cpu", COMPARE)
+    p = verb(verbs, "tofu", one, no_verb)
     inner = p.add_subparsers(dest="what", metavar="fit|evaluate|tune", parser_class=type(p))
     on = "--model builtin:full --split forget10"
     scored = f"{on} --head head --out f10.json"
@@ -404,3 +409,6 @@ def tune(args: argparse.Namespace) -> None:
     profile = profiles.override(profile, data=args.data, methods=args.method, splits=args.split)
     path = profiles.tuned_path(args.profile)
     tune_profile(profile, path, methods=args.method)
+
+
+PAPER = Offer("the paper again (in a checkout)", add_verbs, {"builtin": builtin})
