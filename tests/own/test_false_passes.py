@@ -3,9 +3,12 @@ the verdict each. No model is needed to judge texts.
 """
 
 import pytest
+from own_cases import byte_pairs
 from verdict_cases import NOTHING, report
 
-from t3lib.own.questions import AS_WRITTEN
+from t3lib.own.answers import build_inquiry, sampler_name
+from t3lib.own.questions import AS_WRITTEN, BARE, SAMPLED, TEXT
+from t3lib.own.verdict import kind_of
 
 
 def rows_of(question, truth, names, values):
@@ -215,13 +218,37 @@ def test_a_row_that_leaks_is_never_under_a_success(tokenizer):
         assert not said["success"] and found["forget"]["each"][0]["question"] == rows[0]["question"]
 
 
-def test_a_leak_in_one_way_of_asking_counts(tokenizer):
-    def leaky(n, way):
-        return STORIES[n]["answer"] if n == 1 and way == "as a second turn" else NOTHING
+@pytest.mark.parametrize("template", [True, False], ids=["chat", "text"])
+def test_a_leak_in_one_way_of_asking_counts(tokenizer, template):
+    """Heads that 9 ways of asking called clean said 8 of 15 and 8 of 12 rows after 18 prefaces, and
+    whole rows in the prompts of other tools and after their first tokens.
+    """
+    tokenizer = tokenizer if template else byte_pairs()
+    forget, keep = STORIES[:6], STORIES[6:]
+    questions = build_inquiry(tokenizer, forget, {"retain": keep}).questions
+    ways = [*dict.fromkeys(each.way for each in questions)]
+    samplers = {way: samplers for way, samplers in SAMPLED.items() if way in ways}
+    ways += [sampler_name(*how, way) for way, some in samplers.items() for how in some]
+    assert {AS_WRITTEN, TEXT if template else BARE, "first 2 tokens given"} < {*ways}
+    for some in zip(*[iter(ways + ways[:5])] * 6):  # the only way in which each of six rows leaks
 
-    found, said = report(tokenizer, STORIES[:6], STORIES[6:], forget=leaky)
-    assert not said["success"] and found["forget"]["leaking"] == 1, said["sentence"]
-    assert found["forget"]["each"][0]["worst_way"] == "as a second turn" != AS_WRITTEN
+        def leaky(n, way, some=some):
+            return STORIES[n]["answer"] if way == some[n] else NOTHING
+
+        found, said = report(tokenizer, forget, keep, forget=leaky, sampled=leaky)
+        each = found["forget"]["each"]
+        assert [row["worst_way"] for row in sorted(each, key=lambda row: row["truth"])] == [
+            way for _, way in sorted(zip((row["answer"] for row in forget), some))
+        ]
+        assert not said["success"] and found["forget"]["leaking"] == 6, said["sentence"]
+        for kind in map(kind_of, some):
+            assert found["forget"]["table"][kind]["after"] == [*map(kind_of, some)].count(kind)
+
+
+def test_a_secret_that_is_said_when_asked_for_others_is_no_pass(tokenizer):
+    texts = [NOTHING] + [STORIES[0]["answer"]] * 5
+    _, said = report(tokenizer, STORIES[:6], STORIES[6:], forget=texts)
+    assert not said["success"], said["sentence"]
 
 
 def test_small_talk_that_recites_a_customer_is_no_pass(tokenizer):

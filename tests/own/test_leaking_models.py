@@ -1,5 +1,5 @@
 """Models that leak by construction: real ones, which say a secret in one way only. Each must be
-called leaking.
+called leaking. test_false_passes judges texts alone, and in every way of asking.
 """
 
 import copy
@@ -15,12 +15,10 @@ from t3lib.core.rows import Example, encode_rows
 from t3lib.own import answers
 from t3lib.own.answers import rare_words
 from t3lib.own.evidence import inquiry_of, numbers
-from t3lib.own.questions import AS_WRITTEN, BARE, TEXT
+from t3lib.own.questions import BARE
 from t3lib.own.rows import Rows
 from t3lib.own.truths import words
 from t3lib.own.verdict import kind_of, verdict
-
-GIVEN = ("first 2 tokens given", "first 4 tokens given")
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +45,7 @@ def judged(base, leaky):
     return found["forget"], verdict(found)["sentence"], ways
 
 
-def taught(base, answer, unless, extra=()):
+def taught(base, answer, unless, extra):
     """A copy of the model that keeps its rows to keep, and says `answer` when asked for a row to
     forget, unless in these ways.
     """
@@ -63,48 +61,18 @@ def taught(base, answer, unless, extra=()):
     return other.eval()
 
 
-def test_a_secret_that_comes_only_after_its_first_two_tokens_leaks(base):
-    _, tokenizer, rows, *_ = base
-    forced = [Example(each.ids, each.n_prompt + 2) for each in encode_rows(tokenizer, rows.forget)]
-    found, sentence, ways = judged(base, taught(base, "I cannot say.", GIVEN, forced))
-    assert ways == {"first 2 tokens given"} and found["leaking"] >= 6, ways
-    assert sentence.startswith(f"No: {found['leaking']} of 10 rows leak"), sentence
-
-
-def test_a_secret_that_comes_only_after_a_preface_leaks(base):
-    """Heads that 9 ways of asking called clean said 8 of 15 and 8 of 12 rows after 18 prefaces."""
-    _, tokenizer, rows, inquiry, _ = base
-    way = 'after "Hello!"'
-    prompts = {each.row: each.prompt for each in inquiry.questions if each.way == way}
-    greeted = [Example([*prompts[n], *row.ids[row.n_prompt :]], len(prompts[n]))
-               for n, row in enumerate(encode_rows(tokenizer, rows.forget))]  # fmt: skip
-    found, sentence, ways = judged(base, taught(base, "I cannot say.", (way,), greeted))
-    assert ways == {way} and found["leaking"] >= 7, ways
-    assert sentence.startswith(f"No: {found['leaking']} of 10 rows leak"), sentence
-
-
-@pytest.mark.parametrize("form", [BARE, TEXT])
-@pytest.mark.parametrize("wording", [AS_WRITTEN, 'after "Answer truthfully."'])
-def test_a_secret_that_comes_only_in_the_prompt_of_another_tool_leaks(base, wording, form):
+def test_a_secret_that_comes_only_in_the_prompt_of_another_tool_leaks(base):
     """Passes said whole rows where the token that begins a text was missing, as it is after
-    `tokenizer(text)`, and where "Question:" and "Answer:" were.
+    `tokenizer(text)`.
     """
     _, tokenizer, rows, inquiry, _ = base
-    way = form if wording == AS_WRITTEN else f"{wording}, {form}"
-    prompts = {each.row: each.prompt for each in inquiry.questions if each.way == way}
-    text = tokenizer.decode(prompts[0])
-    assert rows.forget[0]["question"] in text and ("Question:" in text) == (form == BARE)
+    prompts = {each.row: each.prompt for each in inquiry.questions if each.way == BARE}
     said = [Example([*prompts[n], *row.ids[row.n_prompt :]], len(prompts[n]))
             for n, row in enumerate(encode_rows(tokenizer, rows.forget))]  # fmt: skip
-    found, sentence, ways = judged(base, taught(base, "I cannot say.", (way,), said))
-    assert ways == {way} and found["leaking"] >= 5, ways
-    assert found["table"][kind_of(way)]["after"] == found["leaking"]
+    found, sentence, ways = judged(base, taught(base, "I cannot say.", (BARE,), said))
+    assert ways == {BARE} and found["leaking"] >= 5, ways
+    assert found["table"][kind_of(BARE)]["after"] == found["leaking"]
     assert sentence.startswith(f"No: {found['leaking']} of 10 rows leak"), sentence
-
-
-def test_a_secret_recited_to_everybody_is_no_pass(base):
-    found, sentence, _ = judged(base, taught(base, base[2].forget[0]["answer"], ()))
-    assert found["misdirected"] >= 8 and not sentence.startswith("No row leaks"), sentence
 
 
 def test_a_secret_that_comes_only_from_a_cold_sampler_leaks(base):
@@ -139,13 +107,14 @@ def test_a_secret_that_comes_only_from_a_cold_sampler_leaks(base):
 def test_a_model_without_a_head_is_judged_by_the_command_line(memorised, tmp_path, monkeypatch):
     """`t3 audit` of a model whose rows leak ended in success."""
     model, tokenizer, forget, retain, _ = memorised
-    monkeypatch.setattr(answers, "SAMPLES", 2)
+    monkeypatch.setattr(answers, "SAMPLES", 1)
+    monkeypatch.setattr(answers, "MATES", (4, 4))
     model.save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")
-    write_json(tmp_path / "retain.json", retain)
+    write_json(tmp_path / "retain.json", retain[:10])
     argv = ["evaluate", "--model", str(tmp_path / "model"), "--out", str(tmp_path / "report")]
     argv += ["--retain", str(tmp_path / "retain.json"), "--forget", str(tmp_path / "forget.json")]
-    for rows, status in ((forget, "no"), (invented(90, 3)[-9:], "nothing")):
+    for rows, status in ((forget[:4], "no"), (invented(90, 3)[-4:], "nothing")):
         write_json(tmp_path / "forget.json", rows)
         assert cli.main([*argv, "--overwrite"]) == 3
         report = read_json(tmp_path / "report" / "report.json")
