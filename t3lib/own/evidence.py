@@ -28,7 +28,6 @@ from t3lib.own.answers import (
     knows_some,
     recall,
 )
-from t3lib.own.composing import composed_rouge
 from t3lib.own.questions import AS_WRITTEN, SAMPLED, Form, form_of_row, other_forms
 from t3lib.own.rows import Rows
 from t3lib.sampler import belonging
@@ -48,8 +47,7 @@ def assess(
     its base.
 
     model: a T3ForCausalLM with one or several heads. Its base is the model before unlearning. Any
-    other causal LM is judged alone. A UserWarning says if several heads together lose rows to keep
-    that each of them alone keeps.
+    other causal LM is judged alone.
     rows: `holdout_retain` are rows to keep that no head was fitted on.
     seed: seed of the sampled answers.
 
@@ -58,9 +56,6 @@ def assess(
     rows = rows.checked()
     if "_tilted_by" in vars(model):
         raise UserError("inside tilt(...) there is no base to compare with: give a T3ForCausalLM")
-    if isinstance(model, T3ForCausalLM) and len(model.heads) > 1:
-        few = drawn(rows.retain, answers.MOST_KEPT)
-        composed_rouge(model, tokenizer, few, progress=progress)
     return judge(model, tokenizer, rows, seed=seed, progress=progress)
 
 

@@ -158,6 +158,18 @@ def test_a_row_longer_than_the_context_is_refused_before_the_base_is_asked(case,
         own.unlearn(model, tokenizer, given, progress=False)
 
 
+def test_heads_that_together_lose_rows_to_keep_fail_their_report(case, quick):
+    """Each head alone is too weak to change an answer; thirty of it together change them all."""
+    model, tokenizer, forget, retain, _ = case
+    width, size = model.config.hidden_size, model.get_output_embeddings().weight.shape[0]
+    head = t3lib.T3Head(width, size, 4, seed=1, init_b="kaiming")
+    head.B.data.mul_(3.0)
+    for count, success in ((1, True), (30, False)):
+        together = T3ForCausalLM(model, [head] * count, 1.0)
+        report = assess(together, tokenizer, Rows(forget[:2], retain[:8]), progress=False)
+        assert (evidence.verdict.failing("retain", report["retain"]) is None) is success
+
+
 def test_rows_that_nobody_knows_are_named_before_training(case, monkeypatch):
     model, tokenizer, _, retain, _ = case
     stop = lambda *_, **__: (_ for _ in ()).throw(InterruptedError)  # noqa: E731
