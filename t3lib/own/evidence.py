@@ -1,7 +1,6 @@
 """Evidence for a report: the model with its head and the base are asked the same questions."""
 
 import datetime
-import time
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -15,7 +14,7 @@ from t3lib.classifier.artefact import Report
 from t3lib.core.errors import UserError
 from t3lib.core.models import pad_id
 from t3lib.core.rows import Row, encode_rows
-from t3lib.own import answers, training, verdict
+from t3lib.own import answers, verdict
 from t3lib.own.answers import (
     GREEDY,
     Answers,
@@ -28,7 +27,7 @@ from t3lib.own.answers import (
     knows_some,
     recall,
 )
-from t3lib.own.questions import AS_WRITTEN, SAMPLED, Form, form_of_row, other_forms
+from t3lib.own.questions import AS_WRITTEN, Form, form_of_row, other_forms
 from t3lib.own.rows import Rows
 from t3lib.sampler import belonging
 from t3lib.sampler.tilt import T3ForCausalLM
@@ -36,7 +35,6 @@ from t3lib.sampler.wrapped import vocabulary
 from t3lib.tofu.likelihood import UNTILTED, Reading, token_scores
 
 FEW = 30  # rows of a set that the base is asked about before any training
-TIMED = 128  # rows that are answered to measure the time of an answer: about a full batch on a CPU
 Sets = Mapping[str, Sequence[Row]]
 
 
@@ -279,54 +277,6 @@ def warn_unknown(base: Any, tokenizer: Any, inquiry: Inquiry, *, progress: bool 
                 stacklevel=3,
             )
     return in_no_form
-
-
-def seconds_per_answer(base: Any, tokenizer: Any, rows: Sequence[Row]) -> float:
-    """Return the seconds of one greedy answer in a batch of at most `TIMED` of these rows.
-
-    It is the smaller of two measurements, because another program may hold up one. The first
-    answers of a process take longer, so ask the base something before.
-    """
-    few, seconds = drawn(rows, TIMED), []
-    for _ in range(2):
-        start = time.perf_counter()
-        answers.answers_to(base, tokenizer, few, progress=False)
-        seconds.append(time.perf_counter() - start)
-    return min(seconds) / len(few)
-
-
-def forecast(
-    base: Any, tokenizer: Any, inquiry: Inquiry, rows: Rows, plain: bool = False
-) -> str | None:
-    """Estimate how long `unlearn` will take, its memory and its disk, in one line.
-
-    Greedy and sampled answers of the base and of three settings are counted, as if none shared a
-    forward pass, and the answers that make the lessons, each with `seconds_per_answer`. All other
-    work, such as the fit, is taken to last as long again. So the estimate is too high rather than
-    too low, unless the machine gets busier. plain: there are no lessons. Returns None below ten
-    minutes.
-    """
-    made = written = 0
-    if not plain:
-        made, written = training.expected(rows)
-    kept = sum(map(len, inquiry.kept.values()))
-    samples = answers.SAMPLES * sum(map(len, SAMPLED.values())) * len(inquiry.alike)
-    greedy = len(inquiry.questions) + len(inquiry.sealed) + len(inquiry.smalltalk)
-    count = 4 * (greedy + 3 * kept + samples) + written
-    minutes = 2 * count * seconds_per_answer(base, tokenizer, inquiry.rows) / 60
-    weights = 1.5 * sum(each.numel() * each.element_size() for each in base.parameters())
-    given = [*rows.forget, *rows.retain]
-    tokens = sum(len(each.ids) for each in encode_rows(tokenizer, given))
-    tokens = tokens * (len(given) + made) // len(given)
-    disk = 4 * tokens * base.config.get_text_config().hidden_size
-    held = 0 if plain else 3 * disk  # all features, joined and sorted
-    if minutes < 10:
-        return None
-    return (
-        f"this may take up to {minutes / 60:.1f} hours, {(weights + held) / 2**30:.1f} GiB of"
-        f" memory and {disk / 2**30:.2f} GiB of disk for hidden states, which are deleted at the"
-        " end"
-    )
 
 
 def form_of(base: Any, tokenizer: Any, inquiry: Inquiry) -> str | None:

@@ -87,15 +87,6 @@ def wordings_per_row(rows: Rows) -> list[int]:
     return [max(1, min(each, most // len(some))) for each, most, some in sizes]
 
 
-def expected(rows: Rows) -> tuple[int, int]:
-    """Return about how many lessons are made beside the rows, and how many texts are written."""
-    n, kept = len(rows.forget), len(rows.retain)
-    of_forget, of_kept = wordings_per_row(rows)
-    around = 2 * (min(MOST_NEIGHBOURS, NEIGHBOURS * (n + kept)) + len(EVERYDAY) * len(TOPICS))
-    samples = 2 * ASKINGS * SAMPLES * min(MINED, n)
-    return n * of_forget + kept * of_kept + around, n * of_forget + around + samples
-
-
 def lessons(
     base: PreTrainedModel, tokenizer: Any, rows: Rows, *, seed: int = 0, progress: bool = True
 ) -> list[Lesson]:

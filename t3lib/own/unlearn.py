@@ -6,7 +6,6 @@ final head is fitted on everything. Settings that the caller gives are used as t
 """
 
 import copy
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -49,7 +48,6 @@ from t3lib.own.evidence import (
     Report,
     check_unseen,
     complete,
-    forecast,
     headline,
     held_out,
     inquiry_of,
@@ -168,8 +166,6 @@ def unlearn(
         base, tokenizer, inquiry, progress=progress
     )
     choices = replace(choices, plain=choices.plain or nothing)
-    if line := forecast(base, tokenizer, inquiry, rows, choices.plain):
-        print(line, file=sys.stderr)
     check_unseen(base, tokenizer, rows, progress=progress)
 
     # A trial head for each learning rate; the best rate also fits the final head.

@@ -6,7 +6,6 @@ import copy
 import csv
 import io
 import re
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -300,30 +299,6 @@ def test_of_many_rows_some_are_asked_and_the_screen_uses_these(case, quick, monk
     assert report["verdict"]["lines"][1] == (
         "asked: 4 of 10 rows (forget), 10 of 40 rows (retain), drawn at random"
     )
-
-
-def test_long_work_is_announced_with_time_memory_and_disk(case, monkeypatch):
-    """README's example took two minutes, and up to 4.0 hours were announced: few rows were timed,
-    once, while another program held them up.
-    """
-    model, tokenizer, forget, retain, _ = case
-    now, timed, seconds = [0.0], [], [400.0, 0.01]
-
-    def answered(base, tokenizer, rows, **_):
-        now[0] += seconds[len(timed) % 2]
-        timed.append(len(rows))
-
-    monkeypatch.setattr(evidence.answers, "answers_to", answered)
-    monkeypatch.setattr(evidence, "time", SimpleNamespace(perf_counter=lambda: now[0]))
-    given = Rows(forget, retain).checked()
-    inquiry = evidence.inquiry_of(tokenizer, given, {"retain": given.retain})
-    assert evidence.forecast(model, tokenizer, inquiry, given) is None
-    assert timed == [50, 50]
-    seconds[1] = 400.0
-    line = evidence.forecast(model, tokenizer, inquiry, given)
-    assert re.match(r"this may take up to \d+\.\d hours, 0.1 GiB of memory and 0.04 GiB", line)
-    alone = evidence.forecast(model, tokenizer, inquiry, given, plain=True)
-    assert "0.00 GiB of disk" in alone
 
 
 def test_forms_that_only_rows_to_forget_have_are_named_before_training():
