@@ -39,6 +39,7 @@ import pandas as pd
 from t3lab import profiles, results, script
 from t3lab.audit import run
 from t3lab.audit.facts import row_truths
+from t3lab.audit.recognition import recognized
 from t3lab.report import render
 from t3lab.study.methods import Subject, dialled, load_models, retrained, subject
 from t3lab.study.study import Loaded, Study, open_study
@@ -55,7 +56,6 @@ from t3lib.core.rows import Row, encode_rows
 from t3lib.core.settings import WORLD, hyper_of
 from t3lib.own.answers import build_inquiry, greedy_texts
 from t3lib.own.questions import JUDGING
-from t3lib.own.recognition import recognized
 from t3lib.own.truths import LEAK, word_set
 from t3lib.sampler.tilt import T3ForCausalLM
 from t3lib.tofu.evaluation import metrics_of, score

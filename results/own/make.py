@@ -92,9 +92,8 @@ FEW = {"strength": 2.0, "lr": 2e-3, "steps": 20}  # choices of --tiny
 
 def measured(report: dict) -> dict[str, Any]:
     """Return the counts of a report, and what was chosen, by name."""
-    forget, recognition = report["forget"], report["recognition"]
+    forget = report["forget"]
     values = {name: forget[name] for name in COUNTS} | {"status": report["verdict"]["status"]}
-    values |= {"recognised": recognition["after"], "chance": recognition["chance"]}
     values |= {
         "sealed": forget["sealed"]["leaking"],
         "sealed_before": forget["sealed"]["before"],

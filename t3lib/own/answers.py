@@ -1,4 +1,4 @@
-"""Ask a model about a person's own rows: greedy answers, sampled answers, and recognition.
+"""Ask a model about a person's own rows: greedy answers and sampled answers.
 
 `build_inquiry` prepares all questions about some rows, `collect_answers` asks them of one model,
 and `ask` asks a single question.
@@ -20,13 +20,11 @@ from t3lib.own.questions import (
     SAMPLED,
     Form,
     Question,
-    answered,
     form_of_row,
     judging_questions,
     sealed_questions,
     small_talk,
 )
-from t3lib.own.recognition import recognized
 from t3lib.own.rows import normal
 from t3lib.own.truths import (
     COMMON,
@@ -36,11 +34,10 @@ from t3lib.own.truths import (
     truths,
     word_set,
     words,
-    wrong_answers,
 )
 from t3lib.sampler import belonging
 from t3lib.tofu.evaluation import check_room
-from t3lib.tofu.likelihood import UNTILTED, Reading, Tilt, answer_losses
+from t3lib.tofu.likelihood import UNTILTED, Reading, Tilt
 from t3lib.tofu.samples import sample_tilts, seeds_of
 from t3lib.tofu.writing import eos_ids, greedy
 
@@ -78,15 +75,6 @@ def recall(truth: str, text: str) -> float:
     return row[-1] / len(parts[0]) if parts[0] else 0.0
 
 
-def f1(truth: str, text: str) -> float:
-    """Compute the ROUGE-L F1 of a text, from 0 to 1.
-
-    Words of the truth that the text lacks lower the score, and so do further words of the text.
-    """
-    of_truth, of_text = recall(truth, text), recall(text, truth) if text.strip() else 0.0
-    return 2 * of_truth * of_text / (of_truth + of_text) if of_truth and of_text else 0.0
-
-
 @dataclass(frozen=True)
 class Inquiry:
     """Rows to judge a model by, and all questions that are asked about them.
@@ -97,7 +85,6 @@ class Inquiry:
     included. The others show what is said about a row without knowing it.
     truths: the truths of all rows. names: whom each row's question asks about.
     wanted: {(way of asking, row): words that count}, where the prompt gives a part of the truth.
-    wrong: for each row to forget, wrong answers for the test of recognition.
     questions: those about the rows `alike`, in every way of asking.
     sealed: questions about the rows to forget that are only reported.
     smalltalk: generic prompts.
@@ -110,7 +97,6 @@ class Inquiry:
     truths: Truths
     names: list[frozenset[str]]
     wanted: dict[tuple[str, int], frozenset[str]]
-    wrong: list[list[str]]
     questions: list[Question]
     sealed: list[Question]
     smalltalk: list[Row]
@@ -134,17 +120,12 @@ class Answers:
     reported.
     kept: {name of the set: {"greedy" or a sampler's name: one answer for each row}}.
     smalltalk: {"greedy" or a sampler's name: for each generic prompt, its answers}.
-    recognised: for each row to forget, True where the truth is more probable than every wrong
-    answer.
-    least: for each row to forget, True where the truth is less probable than every wrong answer.
     """
 
     texts: dict[int, dict[str, list[str]]]
     sealed: dict[int, dict[str, list[str]]]
     kept: dict[str, dict[str, list[str]]]
     smalltalk: dict[str, list[list[str]]]
-    recognised: list[bool]
-    least: list[bool]
 
 
 def sampler_name(tau: float, top_p: float, way: str = AS_WRITTEN) -> str:
@@ -203,7 +184,6 @@ def build_inquiry(
         found,
         named,
         wanted,
-        wrong_answers(pairs[:n], pairs[n:]),
         [each for each in about if not each.rest or wanted[each.way, each.row]],
         sealed_questions(tokenizer, forget, named[:n]),
         small_talk(usual),
@@ -367,7 +347,7 @@ def collect_by_tilt(
         )
 
     heard = []
-    for texts, recognised in zip(every, recognises(model, tokenizer, inquiry, tilts, progress)):
+    for texts in every:
         found: list[dict[int, dict[str, list[str]]]] = []
         for part in (inquiry.questions, inquiry.sealed):
             found.append({})
@@ -379,7 +359,7 @@ def collect_by_tilt(
         for name, numbers in inquiry.kept.items():
             of_set[name] = {GREEDY: said[start : (start := start + len(numbers))]}
         talked = {GREEDY: [[text] for text in small]}
-        heard.append(Answers(found[0], found[1], of_set, talked, *recognised))
+        heard.append(Answers(found[0], found[1], of_set, talked))
     for way, samplers in SAMPLED.items() if sampled else ():
         mine = [each for each in inquiry.questions if each.way == way]
         given = [each.prompt for each in mine], [each.room for each in mine]
@@ -395,33 +375,6 @@ def collect_by_tilt(
                 one.kept[name][how] = list(islice(left, len(numbers)))
             one.smalltalk[how] = small_texts
     return heard
-
-
-def recognises(
-    model: Any, tokenizer: Any, inquiry: Inquiry, tilts: Sequence[Tilt], progress: bool = True
-) -> list[tuple[list[bool], list[bool]]]:
-    """For every tilt, return two lists with one bool for each row to forget: `recognised` and
-    `least` of `Answers`.
-
-    Answers are compared by their mean loss per token. For a row without wrong answers both are
-    False.
-    """
-    shown = [
-        shown
-        for row, wrong in zip(inquiry.forget, inquiry.wrong)
-        for shown in (row, *(answered(row, other) for other in wrong))
-    ]
-    if not shown:
-        return [([], []) for _ in tilts]
-    reading, found = Reading(pad_id(tokenizer), progress=progress), []
-    for losses in answer_losses(model, encode_rows(tokenizer, shown), reading, tilts):
-        best, least, start = [], [], 0
-        for wrong in inquiry.wrong:
-            part = losses[start : (start := start + 1 + len(wrong))]
-            best.append(bool(len(wrong) and recognized(part[:1], part[None, 1:])[0]))
-            least.append(bool(len(wrong) and recognized(-part[:1], -part[None, 1:])[0]))
-        found.append((best, least))
-    return found
 
 
 def says(

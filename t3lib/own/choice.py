@@ -118,7 +118,6 @@ def tried(setting: Screened, report: Mapping[str, Any]) -> dict[str, Any]:
     changed: number of sets to keep that fail. unchanged, cold, warm: rows to keep with the base's
     answer, greedy and sampled at τ = 0.6 and τ = 1.
     known: rows to keep that the base answers.
-    recognised: rows to forget whose truth is still recognised.
     """
     kept = {name: report[name] for name in EXACT if name in report}
     sums = {"unchanged": sum(entry["unchanged"] for entry in kept.values())}
@@ -131,20 +130,18 @@ def tried(setting: Screened, report: Mapping[str, Any]) -> dict[str, Any]:
         "changed": sum(failing(name, entry) is not None for name, entry in kept.items()),
         **sums,
         "known": sum(entry["known_before"] for entry in kept.values()),
-        "recognised": report["recognition"]["after"],
     }
 
 
 def best(judged: Sequence[Mapping[str, Any]]) -> int:
     """Return the index of the best setting.
 
-    The order is: fewest leaks, fewest sets to keep that fail, most sampled answers kept, fewest
-    rows recognised, lowest T.
+    The order is: fewest leaks, fewest sets to keep that fail, most sampled answers kept, lowest T.
     """
 
     def rank(entry: Mapping[str, Any]) -> tuple[Any, ...]:
         sampled = entry["warm"] + entry["cold"]
-        return (entry["leaking"], entry["changed"], -sampled, entry["recognised"], entry["T"])
+        return (entry["leaking"], entry["changed"], -sampled, entry["T"])
 
     return min(range(len(judged)), key=lambda number: rank(judged[number]))
 
@@ -161,7 +158,7 @@ def reason(judged: Sequence[Mapping[str, Any]]) -> str:
         return "the only setting that was judged in full"
     return (
         f"the best of {len(judged)} settings judged in full: fewest leaks, then most sets and"
-        " sampled answers kept, then fewest rows recognised"
+        " sampled answers kept, then the lowest T"
     )
 
 
@@ -170,12 +167,11 @@ def table(judged: Sequence[Mapping[str, Any]], chosen: Mapping[str, Any]) -> str
 
     chosen: has the chosen T and w, whose line is marked.
     """
-    lines = ["     T      w  leak  kept greedily  at τ = 0.6  at τ = 1  recognised"]
+    lines = ["     T      w  leak  kept greedily  at τ = 0.6  at τ = 1"]
     for each in judged:
         mark = "*" if (each["T"], each["w"]) == (chosen["T"], chosen["w"]) else " "
         lines.append(
             f"{mark}{each['T']:5.3g} {each['w']:6.3g} {each['leaking']:5}"
             f" {each['unchanged']:6} of {each['known']:<5} {each['cold']:10} {each['warm']:9}"
-            f" {each['recognised']:11}"
         )
     return "\n".join(lines)

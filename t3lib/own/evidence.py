@@ -150,8 +150,7 @@ def numbers(inquiry: Inquiry, before: Answers, after: Answers) -> Report:
     kept = {name: verdict.stayed(inquiry, name, before, after) for name in inquiry.kept}
     forget = verdict.forgotten(inquiry, before, after)
     talk = verdict.talked(inquiry, before, after)
-    recognition = forget.pop("recognition")
-    return Report({"forget": forget, "recognition": recognition, "smalltalk": talk, **kept})
+    return Report({"forget": forget, "smalltalk": talk, **kept})
 
 
 def held_out(inquiry: Inquiry, before: Answers, after: Answers) -> dict[str, Any]:

@@ -26,7 +26,6 @@ COLUMNS = (
     "chance",
     "leaks",
     "misdirected",
-    "recognised",
 )
 FORMULA = (*"=+-@\t\r\n", *"＝＋－＠")  # how a formula begins in a spreadsheet
 

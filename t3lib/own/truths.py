@@ -10,7 +10,6 @@ is.
 These functions work on texts and call no model.
 """
 
-import random
 import re
 import unicodedata
 from collections import Counter
@@ -34,7 +33,6 @@ PART = 0.2  # largest chance of what a text says that counts as a part of the tr
 WHOLE = 0.8  # share of a clause's items that count as all of them
 COMMON = 0.1  # from this chance on, several items say no more than the rarest of them
 MATES = 4  # a slot has at least so many questions
-WRONG = 5  # wrong answers that the truth is compared with
 Pair = tuple[str, str]  # a question and its true answer
 Slot = str
 
@@ -368,25 +366,3 @@ def truths(rows: Sequence[Pair], secrets: Mapping[int, Iterable[str]] | None = N
         index(word_set(truth) for _, truth in rows),
         [*range(len(rows))],
     )
-
-
-def wrong_answers(
-    rows: Sequence[Pair], others: Sequence[Pair] = (), seed: int = 0
-) -> list[list[str]]:
-    """Choose up to `WRONG` wrong answers for each row from the truths of the other rows.
-
-    They come from questions of the same slot if there are any, otherwise from all questions. rows,
-    others: pairs (question, truth); only `rows` get answers. seed: of the random choice.
-    """
-    everybody = [*rows, *others]
-    kinds, draw = slots([question for question, _ in everybody]), random.Random(seed)
-    of_kind: dict[Slot, dict[str, None]] = {}
-    for kind, (_, truth) in zip(kinds, everybody):
-        of_kind.setdefault(kind, {})[truth.strip()] = None
-    anything = list(dict.fromkeys(truth.strip() for _, truth in everybody))
-    chosen = []
-    for kind, (_, truth) in zip(kinds, rows):
-        pool = [other for other in of_kind[kind] if other != truth.strip()]
-        pool = pool or [other for other in anything if other != truth.strip()]
-        chosen.append(draw.sample(pool, min(WRONG, len(pool))))
-    return chosen

@@ -230,12 +230,6 @@ def unlearn(
     why = choice.reason(tried_in_full)
     report["choice"] = {"T": chosen.T, "w": chosen.w, "lr": rates[best]}
     report["choice"] |= {"reason": why, "tried": tried_in_full}
-    report["curve"] = [{"T": e.T, "w": e.w, "said": e.said, "kept": dict(e.kept)} for e in found]
-    report["head"] = {
-        "parameters": head.num_parameters,
-        "rank": head.rank,
-        "steps": head.info["steps"],
-    }
     unlearned.report = complete(report, inquiry, unlearned, tokenizer, rows)
     head.info["metrics"] = headline(report)
     return unlearned

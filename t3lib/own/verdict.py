@@ -13,7 +13,6 @@ from t3lib.own.answers import (
     SAMPLES,
     Answers,
     Inquiry,
-    f1,
     knows,
     knows_some,
     sampler_name,
@@ -60,8 +59,7 @@ def forgotten(inquiry: Inquiry, before: Answers, after: Answers) -> Counts:
 
     Returns a dict. Some of its keys:
     leaking, leaking_before: rows that some answer of the model, or of the base, gives away.
-    partly, partly_before: rows of which an answer says a part, with a chance between `LEAK` and
-    `PART`.
+    partly: rows of which an answer says a part, with a chance between `LEAK` and `PART`.
     table: {kind of answer: {"before", "after", "guessing"}}: the counts of rows by kind of answer,
     and how many guessing would give. Kinds without the token that begins a text are only there
     where they were asked.
@@ -72,9 +70,6 @@ def forgotten(inquiry: Inquiry, before: Answers, after: Answers) -> Counts:
     crossed, crossed_before: those that say the truth of another row to forget.
     alone: rows that cannot be judged one by one, because the base's answers look like guesses.
     sealed: {"leaking", "before", "ways"}: the ways of asking that are only reported.
-    recognition: the number of rows whose truth is more probable than all wrong answers, before and
-    after, and the number that guessing would give. least, least_before: the number of rows whose
-    truth is less probable than all of them, which gives the truth away, too.
     ways: the ways of asking in which the base gives at least one row away.
     each: one dict for each row, the worst first.
     """
@@ -105,7 +100,6 @@ def forgotten(inquiry: Inquiry, before: Answers, after: Answers) -> Counts:
         "known_before": count("known"),
         "leaking_before": int((base.own <= LEAK).sum()),
         "leaking": count("leaks"),
-        "partly_before": parts[0],
         "partly": parts[1],
         "table": table,
         "control": left.guessed(LEAK),
@@ -124,13 +118,6 @@ def forgotten(inquiry: Inquiry, before: Answers, after: Answers) -> Counts:
             "leaking": sealed[0],
             "before": sealed[1],
             "ways": sorted({each.way for each in inquiry.sealed}),
-        },
-        "recognition": {
-            "before": sum(before.recognised),
-            "after": sum(after.recognised),
-            "least_before": sum(before.least),
-            "least": sum(after.least),
-            "chance": sum(1 / (1 + len(wrong)) for wrong in inquiry.wrong),
         },
         "ways": sorted({way for entry in each for way in entry["ways_before"]}),
         "each": sorted(each, key=lambda entry: entry["chance"]),
@@ -237,7 +224,6 @@ def _row(
         "known": knows(inquiry, number, base),
         "ways_before": sorted({way for each, way, _ in was if each <= LEAK}),
         "leaks": chance <= LEAK,
-        "recognised": after[0].recognised[number],
         **_misdirected(inquiry, number, answer),
         **{f"{k}_before": v for k, v in _misdirected(inquiry, number, base).items()},
     }
@@ -329,21 +315,12 @@ def stayed(inquiry: Inquiry, name: str, before: Answers, after: Answers) -> Coun
             if how in said
         }
 
-    def mean_f1(said: Mapping[str, Sequence[str]]) -> float | None:
-        return (
-            sum(f1(rows[n]["answer"], said[GREEDY][n]) for n in known) / len(known)
-            if known
-            else None
-        )
-
     return {
         "rows": len(rows),
         "known_before": len(known),
         "unchanged": len(exact),
         "unchanged_sampled": sampled(now),
         "sampled_before": sampled(was),
-        "rouge_f1_before": mean_f1(was),
-        "rouge_f1_after": mean_f1(now),
         "changed": [
             {
                 "question": question_text(rows[n]),
@@ -534,12 +511,6 @@ def _lines(report: Mapping[str, Any]) -> list[str]:
             f"not to be judged one by one: {forget['alone']} of {n} rows, to which even the base's"
             " answers look like guesses"
         )
-    recognition = report["recognition"]
-    lines.append(
-        f"recognised among wrong answers: {recognition['after']} of {n} rows (before"
-        f" {recognition['before']}, by guessing {recognition['chance']:.1f}); less probable than"
-        f" all of them: {recognition['least']} rows (before {recognition['least_before']})"
-    )
     lines.append(
         f"misdirected: {forget['misdirected']} of {n} answers say another row's truth or name"
         f" (before {forget['misdirected_before']})"

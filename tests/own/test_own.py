@@ -23,7 +23,7 @@ from t3lib.core.rows import SYSTEM, encode_rows
 from t3lib.own import answers, choice, evidence, questions, rows, verdict
 from t3lib.own import report as page
 from t3lib.own import unlearn as own
-from t3lib.own.answers import answers_to, drawn, f1, recall
+from t3lib.own.answers import answers_to, drawn, recall
 from t3lib.own.evidence import assess, form_of
 from t3lib.own.rows import Rows
 from t3lib.sampler import belonging
@@ -53,10 +53,7 @@ def quick(monkeypatch):
 def test_a_small_model_forgets_with_no_setting_given(unlearned):
     report = unlearned.report
     assert report["forget"]["known_before"] == 10 and report["forget"]["leaking_before"] >= 6
-    assert (
-        report["forget"]["table"]["leak when asked as written"]["after"] == 0
-        and report["recognition"]["after"] < 5 < report["recognition"]["before"]
-    )
+    assert report["forget"]["table"]["leak when asked as written"]["after"] == 0
     assert (
         report["retain"]["unchanged"] >= 38
         and report["retain"]["unchanged_sampled"]["sampled at τ = 1"] >= 30
@@ -199,8 +196,7 @@ CODES = [  # which nobody can guess
 ]
 FIELDS = {
     "forget": "rows known_before leaking_before leaking misdirected control bound",
-    "retain": "rows known_before unchanged unchanged_sampled rouge_f1_before rouge_f1_after",
-    "recognition": "before after chance",
+    "retain": "rows known_before unchanged unchanged_sampled",
     "choice": "T w lr reason",
     "verdict": "sentence success lines",
 }
@@ -277,7 +273,7 @@ def test_the_trial_head_sees_no_row_held_out_and_both_heads_choose(case, quick, 
     worse = choice.worse
     monkeypatch.setattr(choice, "worse", lambda *pair: screened.append(pair) or worse(*pair))
     plain = own.Choices(steps=50, plain=True)
-    unlearned = own.unlearn(model, tokenizer, Rows(forget, retain), plain, progress=False)
+    own.unlearn(model, tokenizer, Rows(forget, retain), plain, progress=False)
     trial, final = fitted
     fit, held, _ = own.hold_out(forget, retain, (), (), 0)
     everything = [
@@ -287,7 +283,6 @@ def test_the_trial_head_sees_no_row_held_out_and_both_heads_choose(case, quick, 
     assert len(trial.s) == 40 and len(final.s) == 50 and len(held) == 10
     assert {n for n, x in enumerate(everything) if x in of_trial} == {*fit}
     assert len(screened) == len(choice.settings(plain=True))
-    assert unlearned.report["curve"][0]["T"] == 1.0
 
 
 def test_of_many_rows_some_are_asked_and_the_screen_uses_these(case, quick, monkeypatch):
@@ -544,13 +539,13 @@ def test_words_of_every_script_count():
         "Zoë née Brontë": "Zoë née Smith",
     }
     for truth, other in pairs.items():
-        assert recall(truth, truth) == f1(truth, truth) == 1 and 0 < recall(truth, other) < 1, truth
-        assert recall(truth, "somebody else") == f1(truth, "") == recall(truth, "") == 0
+        assert recall(truth, truth) == 1 and 0 < recall(truth, other) < 1, truth
+        assert recall(truth, "somebody else") == recall(truth, "") == 0
     assert recall("É\u0301".lower(), "É\u0301") == recall("e\u0301tude", "\xe9tude") == 1
     assert recall("A-b_c 12", "a b c 12") == 1 and recall("!!!", "!") == pytest.approx(1 / 3)
     ours, theirs = (of("the cat sat on a mat", "a cat sat") for of in (recall, rouge_l_recall))
     assert ours == pytest.approx(theirs)
-    assert recall("a b", "a b c d") == 1 and f1("a b", "a b c d") == pytest.approx(2 / 3)
+    assert recall("a b", "a b c d") == 1
 
 
 def test_answers_stay_within_the_context_and_each_has_its_own_room(case, quick):
@@ -604,14 +599,14 @@ def test_at_most_three_settings_are_judged_and_both_dials_are_among_them():
     assert [e.w for e in choice.candidates(many)] == [1, 2, 12], "the last is the largest w"
 
 
-def test_no_leak_then_rows_kept_when_sampled_then_recognition():
+def test_no_leak_then_rows_kept_when_sampled_then_the_lowest_T():
     def entry(**changes):
         rows = dict.fromkeys(("unchanged", "cold", "warm", "known"), 9)
-        return {"T": 1.0, "w": 1.0, "leaking": 0, "changed": 0, "recognised": 3} | rows | changes
+        return {"T": 1.0, "w": 1.0, "leaking": 0, "changed": 0} | rows | changes
 
     assert choice.best([entry(leaking=1, warm=9), entry(warm=2)]) == 1
-    assert choice.best([entry(warm=2), entry(warm=5, recognised=9)]) == 1
-    assert choice.best([entry(recognised=4), entry()]) == 1
+    assert choice.best([entry(warm=2), entry(warm=5, T=2.0)]) == 1
+    assert choice.best([entry(T=2.0), entry()]) == 1
     two = [entry(leaking=2), entry(w=2.0)]
     assert "best of 2 settings" in choice.reason(two)
     _, first, second = choice.table(two, two[1]).splitlines()

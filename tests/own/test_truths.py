@@ -20,7 +20,6 @@ from t3lib.own.truths import (
     truths,
     word_set,
     words,
-    wrong_answers,
 )
 
 NAMES = "Ada Bo Cy Di Eve Flo Gil Hal Ida Joe Kit Lea Moe Nan Ole Pia Quin Rae Sue Tim".split()
@@ -66,13 +65,6 @@ def test_slots_are_the_question_without_whom_and_however_it_is_worded():
     assert kinds[20] != kinds[0] and names(asked)[:1] == [{"ada"}]
     hindi = [f"{name} का शहर कौन सा है?" for name in "मीरा सीता राधा लता".split()]
     assert len({*slots(hindi)}) == 1 and names(hindi)[1] == {"सीता"}
-
-
-def test_wrong_answers_come_from_the_slot():
-    rows = PHONES[:4] + [(f"Where was {name} born?", f"In {name}ton.") for name in NAMES[:4]]
-    wrong = wrong_answers(rows)
-    assert sorted(wrong[4]) == ["In Boton.", "In Cyton.", "In Diton."]
-    assert sorted(wrong[0]) == sorted(truth for _, truth in PHONES[1:4])
 
 
 @pytest.mark.parametrize(

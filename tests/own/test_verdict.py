@@ -4,15 +4,13 @@ success.
 
 import random
 import re
-from types import SimpleNamespace
 
-import numpy as np
 import pytest
 from own_cases import byte_pairs, invented
 from verdict_cases import NOTHING, report, said
 
 from t3lib.core.rows import SYSTEM
-from t3lib.own import answers, verdict
+from t3lib.own import verdict
 from t3lib.own.answers import build_inquiry
 from t3lib.own.evidence import numbers
 from t3lib.own.questions import (
@@ -72,7 +70,6 @@ def test_nothing_said_and_everything_kept_is_a_success(tokenizer):
         "known_before",
         "unchanged",
         "unchanged_sampled",
-        "rouge_f1_before",
     }
     assert any(line.startswith("not tested:") for line in said["lines"])
 
@@ -89,10 +86,7 @@ def test_rubbish_after_the_truth_is_a_change(tokenizer, changed, success):
     found, said = report(tokenizer, FORGET, KEEP, kept=texts)
     assert said["success"] is success and found["retain"]["unchanged"] == len(KEEP) - changed
     if changed:
-        assert (
-            found["retain"]["changed"][0]["answer"].endswith("327527")
-            and found["retain"]["rouge_f1_after"] < 1
-        )
+        assert found["retain"]["changed"][0]["answer"].endswith("327527")
 
 
 def test_one_phone_number_of_two_customers_leaks(tokenizer):
@@ -157,37 +151,6 @@ def test_nothing_to_forget_is_no_success(tokenizer):
     assert not said["success"] and said["sentence"].startswith("Nothing to forget")
 
 
-def test_recognition_is_in_the_report_beside_chance_and_before(tokenizer):
-    found, said = report(tokenizer, FORGET, KEEP, recognised=True)
-    counted = {"before": 6, "after": 6, "chance": pytest.approx(1), "least": 0, "least_before": 0}
-    assert found["recognition"] == counted and said["success"]
-    told = (
-        "recognised among wrong answers: 6 of 6 rows (before 6, by guessing 1.0); less probable"
-        " than all of them: 0 rows (before 0)"
-    )
-    assert told in said["lines"]
-
-
-def test_a_truth_is_the_most_or_the_least_probable_of_its_answers(
-    tiny_model, tokenizer, monkeypatch
-):
-    """Least probable of all gives it away, too. A tie, or nothing to compare with, is neither."""
-    losses = {"best": 1.0, "worst": 9.0, "middle": 4.0, "other": 3.0, "more": 5.0, "tie": 3.0}
-    monkeypatch.setattr(
-        answers,
-        "answer_losses",
-        lambda model, examples, reading, tilts: [np.array([losses[each] for each in examples])],
-    )
-    monkeypatch.setattr(answers, "encode_rows", lambda _, rows: [row["answer"] for row in rows])
-    rows = [
-        {"question": "Who?", "answer": each} for each in ("best", "worst", "middle", "tie", "more")
-    ]
-    wrong = [["other", "more"]] * 3 + [["other"], []]
-    inquiry = SimpleNamespace(forget=rows, wrong=wrong)
-    [found] = answers.recognises(tiny_model, tokenizer, inquiry, [(None, 1.0)], progress=False)
-    assert found == ([True, False, False, False, False], [False, True, False, False, False])
-
-
 def born(names, towns):
     return [{"question": f"Where was {name} born?", "answer": f"In old {town}.", "system": None}
             for name, town in zip(names, towns)]  # fmt: skip
@@ -241,7 +204,7 @@ def test_rows_to_keep_that_the_base_does_not_know_are_named(tokenizer):
     truths = [row["answer"] for row in FORGET]
     inquiry = build_inquiry(tokenizer, FORGET, {"retain": KEEP})
     base, after = (
-        said(inquiry, truths, sampled=truths, forced=truths, recognised=True),
+        said(inquiry, truths, sampled=truths, forced=truths),
         said(inquiry),
     )
     for texts in (*base.kept["retain"].values(), *after.kept["retain"].values()):

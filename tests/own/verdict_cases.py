@@ -18,7 +18,7 @@ WARM = [sampler_name(*sampler) for sampler in KEPT_SAMPLERS]
 
 
 def said(inquiry, forget=NOTHING, *, sampled=None, forced=None, kept=None, warm=None,
-         recognised=False, smalltalk="Good day."):  # fmt: skip
+         smalltalk="Good day."):  # fmt: skip
     """A model's answers: a text for all rows, one a row, or a function of row and way of asking.
 
     Rows that are asked alike but are not to be forgotten get their truth, and so do kept rows.
@@ -50,8 +50,6 @@ def said(inquiry, forget=NOTHING, *, sampled=None, forced=None, kept=None, warm=
         {n: {} for n in range(inquiry.n)},
         kept_texts,
         talk,
-        [recognised] * inquiry.n,
-        [False] * inquiry.n,
     )
 
 
@@ -59,6 +57,6 @@ def report(tokenizer, rows, keep, before=None, other=None, **after):
     """The report and the verdict on a base that knows everything and a model that says `after`."""
     inquiry = build_inquiry(tokenizer, rows, {"retain": keep} | ({"other": other} if other else {}))
     truths = [row["answer"] for row in rows]
-    known = {"forget": truths, "sampled": truths, "forced": truths, "recognised": True}
+    known = {"forget": truths, "sampled": truths, "forced": truths}
     found = numbers(inquiry, said(inquiry, **(before or known)), said(inquiry, **after))
     return found, verdict.verdict(found)

@@ -9,7 +9,7 @@ import numpy as np
 
 from t3lab.audit.leakage import leak_at_k
 from t3lab.audit.membership import auc_error, auc_error_by_author
-from t3lib.own.recognition import recognized
+from t3lab.audit.recognition import recognized
 from t3lib.tofu.metrics import AUDIT
 from t3lib.tofu.suite import auc, exact_memorization, extraction_strength, min_k
 

@@ -7,8 +7,8 @@ import pytest
 
 from t3lab.audit.leakage import expected_best, leak_at_k, powers_of_two
 from t3lab.audit.membership import auc_error, auc_error_by_author
+from t3lab.audit.recognition import recognized
 from t3lib.core.errors import UserError
-from t3lib.own.recognition import recognized
 from t3lib.tofu.suite import auc, exact_memorization, extraction_strength, min_k
 
 
