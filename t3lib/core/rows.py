@@ -4,7 +4,7 @@ import copy
 import json
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import takewhile
@@ -467,7 +467,7 @@ def shifted_labels(labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return targets.masked_fill(~answer, 0), answer
 
 
-def shared_start(texts: Sequence[Sequence[int]]) -> int:
+def shared_start(texts: Sequence[Sequence[Hashable]]) -> int:
     """Return how many tokens all texts of a batch begin with, if these should be read only once.
 
     At least one token of each text is left. The result is 0 if fewer than `WORTH` tokens are saved:

@@ -33,7 +33,7 @@ from t3lib.core.models import (
     within_memory,
 )
 from t3lib.core.progress import progress_bar
-from t3lib.core.rows import Example, collate, length_sorted, shared_start
+from t3lib.core.rows import IGNORE, Example, collate, length_sorted, shared_start
 from t3lib.sampler.tilt import temperature_at, tilted
 from t3lib.sampler.wrapped import HiddenStates, check_finite, cuts_states, plain_base
 
@@ -131,26 +131,28 @@ def losses_and_agreed(
     compared: indices of the examples whose answer is compared with the greedy one.
 
     Returns (losses, agreed), both (n_tilts, n_examples). agreed: number of first tokens of the
-    given answer that greedy decoding writes too, 0 for examples that are not compared. Where two
-    tokens are equally likely up to rounding, it may take one and `writing` the other.
+    given answer that greedy decoding is known to write too. It is 0 for examples that are not
+    compared, and where `_read_alike` is. Where two tokens are equally likely up to rounding, it may
+    take one and `writing` the other.
     """
     lengths = torch.tensor([len(example.ids) - example.n_prompt for example in examples])
-    wanted = torch.zeros(len(examples), dtype=torch.bool)
-    wanted[list(compared)] = True
+    alike = torch.zeros(len(examples), dtype=torch.int64)
+    for index in compared:
+        alike[index] = _read_alike(examples[index], reading)
 
     def summed(batch_tokens: int) -> tuple[Tensor, Tensor]:
         total = torch.zeros(len(tilts), len(examples), dtype=torch.float64)
-        agreed = (lengths * wanted).repeat(len(tilts), 1)
+        agreed = alike.repeat(len(tilts), 1)
         show, sized = reading.progress, replace(reading, batch_tokens=batch_tokens)
         with progress_bar(total=len(examples), desc="scoring", show=show, leave=False) as bar:
             for at in answer_positions(model, examples, sized, heads_of(tilts)):
-                example = at.example.cpu()
+                example, step = at.example.cpu(), at.step.cpu()
                 total.index_add_(1, example, -target_logp(at, tilts).cpu().double())
-                if (mine := wanted[example]).any():
+                if (mine := step < alike[example]).any():
                     few = at.rows(mine.to(at.example.device))
                     left = (choices(few, tilts) != few.target).cpu()
-                    step = few.step.cpu().where(left, agreed[:, example[mine]])
-                    agreed.scatter_reduce_(1, example[mine].expand_as(step), step, reduce="amin")
+                    first = step[mine].where(left, agreed[:, example[mine]])
+                    agreed.scatter_reduce_(1, example[mine].expand_as(first), first, reduce="amin")
                 bar.update(int((at.step == 0).sum()))
         return total, agreed
 
@@ -158,6 +160,21 @@ def losses_and_agreed(
     total, agreed = within_memory(summed, budget)
     check_finite(model, total)
     return (total / lengths).numpy(), agreed.numpy()
+
+
+def _read_alike(example: Example, reading: Reading) -> int:
+    """Count the first tokens of an answer before which scoring and decoding read the same.
+
+    Both masks can hide tokens of a prompt, but only scoring counts these in its positions
+    (decoding does as `generate`), so the number is 0 there. Tokens after the end of a text are not
+    decoded. Those after the first hidden one of an answer are decoded with that in sight.
+    """
+    prompt, answer = example.ids[: example.n_prompt], example.ids[example.n_prompt :]
+    hidden = {reading.pad_id} if reading.attention_mask == "openunlearning" else set()
+    if hidden.intersection(prompt):
+        return 0
+    last = hidden.union(reading.eos_ids)
+    return next((n for n, token in enumerate(answer, 1) if token in last), len(answer))
 
 
 def heads_of(tilts: Sequence[Tilt]) -> list[T3Head]:
@@ -312,7 +329,9 @@ def answer_positions(
         sizes = [prefix.width + len(answers[i]) for i in longer]
         for batch in length_sorted(sizes, 1 if reader.alone else budget):
             group = [longer[i] for i in batch]
-            part = collate([Example(answers[i], 0) for i in group], reading.pad_id)
+            part = collate(
+                [Example(answers[i], 0) for i in group], reading.pad_id, reading.attention_mask
+            )
             yield from _later_positions(reader, prefix, row[group], numbers[group], part)
 
 
@@ -434,7 +453,10 @@ class Reader:
         width = ids.shape[1]
         # Padding after the beginning would push that out of the window of local attention.
         fits = self.window is None or width + more <= self.window
-        n = shared_start(texts) if self.begins and fits else 0
+        rows = zip(texts, attention_mask.tolist())
+        # A text may hide a token of its prompt that another one has written.
+        tokens = [[*zip(text, visible[-len(text) :])] for text, visible in rows]
+        n = shared_start(tokens) if self.begins and fits else 0
         lengths = torch.tensor([len(text) for text in texts], device=ids.device)
         return self.begun(n, ids, position_ids, attention_mask, lengths)
 
@@ -646,16 +668,16 @@ def _later_positions(
 
     row, example (n,): for each row of `batch`, its prompt in `prefix` and its example.
     """
-    ids, target, real = (
+    ids, target, real, visible = (
         tensor.to(row.device)
         for tensor in (
             batch["input_ids"][:, :-1],
             batch["input_ids"][:, 1:],
-            batch["attention_mask"][:, 1:].bool(),  # positions whose target is a token
+            batch["labels"][:, 1:] != IGNORE,  # positions whose target is a token
+            batch["attention_mask"][:, :-1],
         )
     )
-    # The token that ends a turn, which "openunlearning" hides, is always last and so never read.
-    mask = real.long()
+    mask = real * visible
     step = torch.arange(ids.shape[1], device=row.device)
     output, z = reader(
         ids,
