@@ -1,4 +1,4 @@
-"""Sample answers from a model and its tilts. The audit samples nowhere else.
+"""Sample many answers from a model and its tilts.
 
 Samples that begin alike share forward passes (`writing`), those of different tilts too.
 """
@@ -17,7 +17,7 @@ from t3lib.core.models import pad_id, within_memory
 from t3lib.core.progress import progress_bar
 from t3lib.sampler.tilt import tilted
 from t3lib.tofu.likelihood import UNTILTED, Reader, Reading, Tilt, chunk_rows, heads_of
-from t3lib.tofu.writing import Choose, State, eos_ids, write_texts
+from t3lib.tofu.writing import State, eos_ids, write_texts
 
 # Tokens of all prompts and samples in memory at once. Large, because most steps have few states and
 # cost almost the same for any number of them.
@@ -75,13 +75,15 @@ def sample_tilts(
     decode = partial(tokenizer.decode, skip_special_tokens=True)
 
     def texts(some: Sequence[Tilt], size: int) -> list[list[list[str]]]:
-        drawn = _tokens(Reader(model, heads_of(some)), prompts, some, wanted, reading, size)
-        return [[[decode(ids).strip() for ids in row] for row in of_tilt] for of_tilt in drawn]
+        ids_of = _tokens(Reader(model, heads_of(some)), prompts, some, wanted, reading, size)
+        return [[[decode(ids).strip() for ids in row] for row in of_tilt] for of_tilt in ids_of]
 
-    # With one seed, the numbers that a sample gets depend on how many others are unfinished.
-    parts = [[tilt] for tilt in tilts] if isinstance(seed, int) else [tilts]
-    found = [within_memory(partial(texts, some), batch_tokens) for some in parts]
-    return [of_tilt for part in found for of_tilt in part]
+    # With one seed, the numbers that a sample gets depend on how many others are unfinished, so
+    # that tilts with equal numbers must not share their passes.
+    groups = [[tilt] for tilt in tilts] if isinstance(seed, int) else [tilts]
+    answers = [within_memory(partial(texts, group), batch_tokens) for group in groups]
+
+    return [of_tilt for group in answers for of_tilt in group]
 
 
 def seeds_of(
@@ -105,6 +107,60 @@ class _Wanted:
     top_p: float
 
 
+@dataclass(frozen=True)
+class _Sampler:
+    """Samples the next tokens of a batch of prompts (see `writing.Choose`).
+
+    Its writers are numbered by tilt, prompt and sample. reader, tilts, wanted: as of `_tokens`.
+    streams: random number generators, one for each prompt of the batch or one for all of them.
+    rows: number of prompts of the batch.
+    """
+
+    reader: Reader
+    tilts: Sequence[Tilt]
+    wanted: _Wanted
+    streams: Sequence[torch.Generator]
+    rows: int
+
+    def __call__(self, logits: Tensor, z: Tensor | None, writer: Tensor, state: Tensor) -> Tensor:
+        uniform, token = self.uniform(writer), torch.empty_like(writer)
+        most_states = chunk_rows(logits) if logits.is_cuda else STATES
+
+        for t, tilt in enumerate(self.tilts):
+            of_tilt = (writer // self._writers_per_tilt == t).nonzero()[:, 0]
+            states, place = state[of_tilt].unique(return_inverse=True)
+
+            # a block of states at a time, with all writers that are in one of them
+            for first in range(0, len(states), most_states):
+                block = (place >= first) & (place < first + most_states)
+                at = states[first : first + most_states]
+                scores = _scores(self.reader, tilt, logits, z, at) / self.wanted.tau
+                some = of_tilt[block]
+                token[some] = draw(scores, place[block] - first, self.wanted.top_p, uniform[some])
+
+        return token
+
+    def uniform(self, writer: Tensor) -> Tensor:
+        """Return a random number in [0, 1) for each of these writers.
+
+        With a generator for each prompt, finished writers get numbers too, so that those of the
+        others do not depend on who has finished, and the writers of all tilts get the same.
+        """
+        shared = isinstance(self.wanted.seed, int)
+        n = len(writer) if shared else self.wanted.count
+        numbers = torch.cat(
+            [
+                torch.rand(n, generator=stream, device=stream.device, dtype=torch.float64)
+                for stream in self.streams
+            ]
+        )
+        return numbers if shared else numbers[writer % self._writers_per_tilt]
+
+    @property
+    def _writers_per_tilt(self) -> int:
+        return self.rows * self.wanted.count
+
+
 def _tokens(
     reader: Reader,
     prompts: Sequence[Sequence[int]],
@@ -114,50 +170,31 @@ def _tokens(
     batch_tokens: int,
 ) -> list[list[list[list[int]]]]:
     """Do the work of `sample_tilts` with a fixed number of batch tokens; return token ids."""
-    seed, count, most = wanted.seed, wanted.count, wanted.most
-    one, device = isinstance(seed, int), reader.model.device
-    seeds: Sequence[int] = [seed] if isinstance(seed, int) else seed
-    streams = [torch.Generator(device).manual_seed(each) for each in seeds]
+    count, shared = wanted.count, isinstance(wanted.seed, int)
+    seeds = [wanted.seed] if isinstance(wanted.seed, int) else wanted.seed
+    streams = [torch.Generator(reader.model.device).manual_seed(each) for each in seeds]
 
-    def chooser(rows: Sequence[int]) -> Choose:
-        """Return a function that samples the next tokens for a batch of these prompts.
-
-        Its writers are numbered by tilt, prompt and sample.
-        """
-        mine, every = streams if one else [streams[row] for row in rows], len(rows) * count
-
-        def choose(logits: Tensor, z: Tensor | None, writer: Tensor, state: Tensor) -> Tensor:
-            n = len(writer) if one else count
-            parts = [torch.rand(n, generator=stream, device=device, dtype=torch.float64)
-                     for stream in mine]  # fmt: skip
-            uniform = torch.cat(parts) if one else torch.cat(parts)[writer % every]
-            token = torch.empty_like(writer)
-            most_states = chunk_rows(logits) if logits.is_cuda else STATES
-            for t, tilt in enumerate(tilts):
-                of_tilt = (writer // every == t).nonzero()[:, 0]
-                at, place = state[of_tilt].unique(return_inverse=True)
-                for first in range(0, len(at), most_states):
-                    here = (place >= first) & (place < first + most_states)
-                    scores = _scores(reader, tilt, logits, z, at[first : first + most_states])
-                    some, of = of_tilt[here], place[here] - first
-                    token[some] = draw(scores / wanted.tau, of, wanted.top_p, uniform[some])
-            return token
-
-        return choose
+    # what a prompt takes in memory: itself and its longest answer, for every sample of every tilt
+    wide = count * len(tilts)
+    sizes = [(len(prompt) + most) * wide for prompt, most in zip(prompts, wanted.most)]
 
     answers: list[list[list[list[int]]]] = [[[] for _ in prompts] for _ in tilts]
-    wide = count * len(tilts)
-    sizes = [(len(prompt) + room) * wide for prompt, room in zip(prompts, most)]
     total = len(prompts) * wide
     with progress_bar(total=total, desc="sampling", show=reading.progress, leave=False) as bar:
         for rows in reader.batches(sizes, batch_tokens):
-            begin: list[State] = [(tuple(prompts[i]), ()) for i in rows]
+            # all samples of a prompt begin in one state, in the order of `_Sampler`
+            begin: list[State] = [(tuple(prompts[row]), ()) for row in rows]
             state = [place for place in range(len(rows)) for _ in range(count)] * len(tilts)
-            room = [most[rows[place]] for place in state]
-            drawn = write_texts(reader, begin, state, room, chooser(rows), reading)
-            for number, (place, tokens) in enumerate(zip(state, drawn)):
-                answers[number // (len(rows) * count)][rows[place]].append(tokens)
-            bar.update(len(drawn))
+            room = [wanted.most[rows[place]] for place in state]
+
+            own = streams if shared else [streams[row] for row in rows]
+            sampler = _Sampler(reader, tilts, wanted, own, len(rows))
+            texts = write_texts(reader, begin, state, room, sampler, reading)
+
+            for number, (place, ids) in enumerate(zip(state, texts)):
+                answers[number // (len(rows) * count)][rows[place]].append(ids)
+            bar.update(len(texts))
+
     return answers
 
 
@@ -185,19 +222,22 @@ def draw(logits: Tensor, state: Tensor, top_p: float, uniform: Tensor) -> Tensor
     """
     size = logits.shape[1]
     p = logits.float().softmax(-1)
+
     if top_p < 1:
         # On a CPU, NumPy sorts a row five times as fast as torch, which also returns the order.
         sort = torch.sort(p).values if p.is_cuda else torch.from_numpy(np.sort(p.numpy()))
         likely = sort.flip(-1)
+        # the smallest probability that is still in the nucleus
         least = likely.masked_fill(likely.cumsum(-1) - likely >= top_p, 2).amin(-1, keepdim=True)
         p = p.where(p >= least, 0)
+
     # One cumulative sum runs over all states, so that one search serves all samples. It is in
     # float64, so that the sums of earlier states cost no digits. A token of probability 0 has no
     # width and is never sampled.
     cumulative = p.flatten().cumsum(0, dtype=torch.float64)
     end = cumulative[size - 1 :: size]
     start = torch.cat([end.new_zeros(1), end[:-1]])
-    place = torch.searchsorted(
-        cumulative, start[state] + uniform * (end - start)[state], right=True
-    )
+
+    target = start[state] + uniform * (end - start)[state]
+    place = torch.searchsorted(cumulative, target, right=True)
     return (place - state * size).clamp(0, size - 1)
