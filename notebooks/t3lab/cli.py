@@ -392,7 +392,8 @@ def measured(
     model, tokenizer = loaded
     reading = Reading(pad_id(tokenizer), eos_ids(model, tokenizer), mask)
     forget, unseen = (
-        suite.shown(model, tokenizer, rows[name], reading, tilt) for name in ("forget", "unseen")
+        suite.score_answers(model, tokenizer, rows[name], reading, tilt)
+        for name in ("forget", "unseen")
     )
     return suite.suite(forget, unseen, 0.5 if reference is None else reference)
 

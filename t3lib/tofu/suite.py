@@ -1,8 +1,12 @@
 """The measures of OpenUnlearning's TOFU suite, with its names, as its code computes them.
 
-`shown` scores a model, and `suite` computes the measures from that, without a model. Min-k++ is
-that of arXiv 2404.02936. Scores of membership are like losses: the chance that a forgotten row has
-a lower one than a row that no model saw (`membership.auc`) is 0.5 if nothing tells them apart.
+`score_answers` calls a model, and `suite` computes the measures from what it returns. Everything
+else is a score of one row or a comparison of two kinds of rows, and needs no model.
+
+Sources: extraction strength (arXiv 2311.10538), exact memorization (arXiv 2205.10770), min-k
+probability (arXiv 2310.16789) and min-k++ (arXiv 2404.02936), as the published TOFU code computes
+them. Scores of membership are like losses: the chance that a forgotten row has a lower one than a
+row that no model saw (`auc`) is 0.5 if nothing tells them apart.
 """
 
 import zlib
@@ -20,6 +24,7 @@ from t3lib.core.rows import Row, encode_rows
 from t3lib.sampler.tilt import tilted
 from t3lib.tofu.evaluation import answer_text
 from t3lib.tofu.likelihood import (
+    Positions,
     Reading,
     Tilt,
     answer_positions,
@@ -31,98 +36,42 @@ from t3lib.tofu.likelihood import (
 LEAST_VARIANCE = 1e-6  # of ln p̂ over the vocabulary
 # Measures that need rows that no model saw.
 MEMBERSHIP = ("mia_loss", "mia_zlib", "mia_min_k", "mia_min_k_plus_plus", "privleak")
-Shown = dict[str, Any]  # of one row: see `shown`
-
-
-@torch.no_grad()
-def shown(
-    model: Any, tokenizer: Any, rows: Sequence[Row], reading: Reading, tilt: Tilt = (None, 1.0)
-) -> list[Shown]:
-    """Show a model the true answers of some rows, and score every token.
-
-    tilt: a head, or None for the model itself, and T.
-
-    Returns for each row {"tokens": (n, 3), of each token −ln p̂, whether it is the most probable
-    one, and `standardised`; "words": the number of tokens without the end of turn; "text": the
-    answer}. UserError for rows that are longer than the model's context.
-    """
-    examples = encode_rows(tokenizer, rows)
-    check_ids(model, (example.ids for example in examples), reading.pad_id)
-    limit = context_length(model)
-    for number, example in enumerate(examples, 1):
-        if limit is not None and len(example.ids) > limit:
-            tokens = f"{len(example.ids)} tokens, more than the model's context of {limit}"
-            raise UserError(f"row {number}: {tokens}")
-
-    def scored(batch_tokens: int) -> list[NDArray[np.float64]]:
-        found = [np.zeros((len(each.ids) - each.n_prompt, 3)) for each in examples]
-        sized = replace(reading, batch_tokens=batch_tokens)
-        for at in answer_positions(model, examples, sized, heads_of([tilt])):
-            head, T = tilt
-            logits = at.logits / T
-            if head is not None and at.z is not None:
-                logits = tilted(at.logits, [head.logf(at.z)], [head], T, head.gate)
-            logp = logits.log_softmax(-1)
-            true = logp.gather(-1, at.target[:, None])[:, 0]
-            hit = logp.argmax(-1) == at.target
-            columns = torch.stack([-true, hit, standardised(logp, true)], 1).cpu().double()
-            for example, step, column in zip(at.example.tolist(), at.step.tolist(), columns):
-                found[example][step] = column
-        return found
-
-    found = within_memory(scored, reading.batch_tokens or default_batch_tokens(model))
-    return [
-        {
-            "tokens": tokens,
-            "words": answer_tokens(example, reading.eos_ids),
-            "text": answer_text(tokenizer, example.ids[example.n_prompt :]),
-        }
-        for example, tokens in zip(examples, found)
-    ]
-
-
-def standardised(logp: torch.Tensor, true: torch.Tensor) -> torch.Tensor:
-    """(μ − ln p̂(y)) / σ, where μ and σ² are mean and variance of ln p̂ under p̂ itself.
-
-    logp (N, V): ln p̂ of every token. true (N,): that of y. Returns (N,). This is what min-k++
-    averages, with the sign of a loss.
-    """
-    p = logp.exp()
-    rare = logp.clamp(min=torch.finfo(logp.dtype).min)  # p̂ ln p̂ is 0 where p̂ is 0
-    mean = (p * rare).sum(-1)
-    # not E[x²] − μ², whose difference has lost its digits where the model is sure
-    variance = (p * (rare - mean[:, None]).square()).nan_to_num(0.0).sum(-1)
-    return (mean - true) / variance.clamp(min=LEAST_VARIANCE).sqrt()
+Scores = dict[str, Any]  # of one row: see `score_answers`
 
 
 def suite(
-    forget: Sequence[Shown], unseen: Sequence[Shown], reference: float = 0.5
+    forget: Sequence[Scores], unseen: Sequence[Scores], reference: float = 0.5
 ) -> dict[str, float | None]:
     """Compute the measures of the suite that the paper's metrics do not have.
 
-    forget, unseen: what `shown` returned for the rows to forget and for rows that no model saw. If
-    there are no unseen rows, the measures of membership are None.
+    forget, unseen: what `score_answers` returned for the rows to forget and for rows that no model
+    saw. If there are no unseen rows, the measures of membership are None.
     reference: mia_min_k of a retrained model.
     """
-    hits = [each["tokens"][: each["words"], 1].astype(bool) for each in forget]
-    found: dict[str, float | None] = {
+    hits = [each["tokens"][: each["n_tokens"], 1].astype(bool) for each in forget]
+    measures: dict[str, float | None] = {
         "extraction_strength": float(np.mean([extraction_strength(row) for row in hits])),
         "exact_memorization": float(np.mean([exact_memorization(row) for row in hits])),
     }
+
     if not unseen:
-        return found | dict.fromkeys(MEMBERSHIP)
-    pairs = zip(_scores(forget).items(), _scores(unseen).values())
-    found |= {name: auc(ours, theirs) for (name, ours), theirs in pairs}
-    return found | {"privleak": privleak(float(found["mia_min_k"] or 0.0), reference)}
+        return measures | dict.fromkeys(MEMBERSHIP)
+
+    # every attack compares the scores of the rows to forget with those of the unseen rows
+    ours, theirs = _attacks(forget), _attacks(unseen)
+    attacks = {name: auc(ours[name], theirs[name]) for name in ours}
+    return measures | attacks | {"privleak": privleak(attacks["mia_min_k"], reference)}
 
 
-def _scores(rows: Sequence[Shown]) -> Mapping[str, NDArray[np.float64]]:
+def _attacks(rows: Sequence[Scores]) -> Mapping[str, NDArray[np.float64]]:
     """Return for each attack the scores of rows (n,), which are low for rows that look known."""
-    inner = [each["tokens"][: each["words"]] for each in rows]
-    loss = np.array([each["tokens"][:, 0].mean() for each in rows])
+    loss = np.array([each["tokens"][:, 0].mean() for each in rows])  # with the end of turn
+    bytes_of = [len(zlib.compress(each["text"].encode())) for each in rows]
+    inner = [each["tokens"][: each["n_tokens"]] for each in rows]  # without it
+
     return {
         "mia_loss": loss,
-        "mia_zlib": loss / [len(zlib.compress(each["text"].encode())) for each in rows],
+        "mia_zlib": loss / bytes_of,
         "mia_min_k": min_k([tokens[:, 0] for tokens in inner]),
         "mia_min_k_plus_plus": min_k([tokens[:, 2] for tokens in inner]),
     }
@@ -135,9 +84,6 @@ def privleak(auc: float, reference: float = 0.5) -> float:
     as much as the retrained one, a negative value more: forgotten rows still look known.
     """
     return 100 * (reference - auc) / (1 - reference + 1e-10)
-
-
-# ---- scores of rows
 
 
 def exact_memorization(hits: ArrayLike) -> float:
@@ -207,3 +153,73 @@ def _losses(values: ArrayLike, name: str) -> np.ndarray:
             " entry"
         )
     return values
+
+
+def standardised(logp: torch.Tensor, true: torch.Tensor) -> torch.Tensor:
+    """(μ − ln p̂(y)) / σ, where μ and σ² are mean and variance of ln p̂ under p̂ itself.
+
+    logp (N, V): ln p̂ of every token. true (N,): that of y. Returns (N,). This is what min-k++
+    averages, with the sign of a loss.
+    """
+    p = logp.exp()
+    rare = logp.clamp(min=torch.finfo(logp.dtype).min)  # p̂ ln p̂ is 0 where p̂ is 0
+    mean = (p * rare).sum(-1)
+    # not E[x²] − μ², whose difference has lost its digits where the model is sure
+    variance = (p * (rare - mean[:, None]).square()).nan_to_num(0.0).sum(-1)
+    return (mean - true) / variance.clamp(min=LEAST_VARIANCE).sqrt()
+
+
+@torch.no_grad()
+def score_answers(
+    model: Any, tokenizer: Any, rows: Sequence[Row], reading: Reading, tilt: Tilt = (None, 1.0)
+) -> list[Scores]:
+    """Show a model the true answers of some rows, and score every token.
+
+    tilt: a head, or None for the model itself, and T.
+
+    Returns for each row {"tokens": (n, 3), of each token −ln p̂, whether it is the most probable
+    one, and `standardised`; "n_tokens": the number of tokens without the end of turn; "text": the
+    answer}. UserError for rows that are longer than the model's context.
+    """
+    examples = encode_rows(tokenizer, rows)
+    check_ids(model, (example.ids for example in examples), reading.pad_id)
+    limit = context_length(model)
+    for number, example in enumerate(examples, 1):
+        if limit is not None and len(example.ids) > limit:
+            tokens = f"{len(example.ids)} tokens, more than the model's context of {limit}"
+            raise UserError(f"row {number}: {tokens}")
+
+    def scored(batch_tokens: int) -> list[NDArray[np.float64]]:
+        """Return the scores of all tokens with this number of tokens in a batch."""
+        table = [np.zeros((len(each.ids) - each.n_prompt, 3)) for each in examples]
+        sized = replace(reading, batch_tokens=batch_tokens)
+
+        for at in answer_positions(model, examples, sized, heads_of([tilt])):
+            logp = _logits(at, tilt).log_softmax(-1)
+            true = logp.gather(-1, at.target[:, None])[:, 0]
+            hit = logp.argmax(-1) == at.target
+            columns = torch.stack([-true, hit, standardised(logp, true)], 1).cpu().double()
+
+            # positions come sorted by batch, the table is by row and token
+            for example, step, column in zip(at.example.tolist(), at.step.tolist(), columns):
+                table[example][step] = column
+
+        return table
+
+    table = within_memory(scored, reading.batch_tokens or default_batch_tokens(model))
+    return [
+        {
+            "tokens": tokens,
+            "n_tokens": answer_tokens(example, reading.eos_ids),
+            "text": answer_text(tokenizer, example.ids[example.n_prompt :]),
+        }
+        for example, tokens in zip(examples, table)
+    ]
+
+
+def _logits(at: Positions, tilt: Tilt) -> torch.Tensor:
+    """log p / T + log f at some positions, up to a constant: (N, V)."""
+    head, T = tilt
+    if head is None or at.z is None:
+        return at.logits / T
+    return tilted(at.logits, [head.logf(at.z)], [head], T, head.gate)

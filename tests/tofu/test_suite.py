@@ -17,9 +17,9 @@ from t3lib.tofu.likelihood import Reading
 from t3lib.tofu.writing import eos_ids
 
 
-def row(losses, hits, standard, words, text):
+def row(losses, hits, standard, n_tokens, text):
     tokens = np.column_stack([losses, hits, standard]).astype(float)
-    return {"tokens": tokens, "words": words, "text": text}
+    return {"tokens": tokens, "n_tokens": n_tokens, "text": text}
 
 
 def test_every_measure_is_that_of_the_hand():
@@ -72,7 +72,7 @@ def test_a_token_is_standardised_by_the_models_own_spread():
     assert suite.standardised(sure[:, :2], torch.tensor([0.0])).item() == 0
 
 
-def test_shown_scores_are_those_of_the_unlearned_model(tiny_model, tokenizer):
+def test_scores_of_answers_are_those_of_the_unlearned_model(tiny_model, tokenizer):
     """Against one plain pass of the tilted model for each row, in float64."""
     head = T3Head(tiny_model.config.hidden_size, tiny_model.config.vocab_size, 4, seed=1)
     with torch.no_grad():
@@ -86,7 +86,7 @@ def test_shown_scores_are_those_of_the_unlearned_model(tiny_model, tokenizer):
         ((head, 2.0), T3ForCausalLM(tiny_model, head, 2.0)),
         ((gated, 2.0), T3ForCausalLM(tiny_model, gated, 2.0)),
     ):
-        found = suite.shown(tiny_model, tokenizer, rows, reading, tilt)
+        found = suite.score_answers(tiny_model, tokenizer, rows, reading, tilt)
         for each, example, given in zip(found, encode_rows(tokenizer, rows), rows):
             with torch.no_grad():
                 logits = model(torch.tensor([example.ids])).logits[0]
@@ -98,7 +98,7 @@ def test_shown_scores_are_those_of_the_unlearned_model(tiny_model, tokenizer):
             spread = ((p * logp**2).sum(-1) - mean**2).sqrt()
             wanted = torch.stack([-true, logp.argmax(-1) == answer, (mean - true) / spread], 1)
             assert np.abs(each["tokens"] - wanted.numpy()).max() < 1e-4
-            assert each["text"] == given["answer"] and each["words"] == len(answer) - 1
+            assert each["text"] == given["answer"] and each["n_tokens"] == len(answer) - 1
     with pytest.raises(UserError, match="row 2: .* more than the model's context"):
         long = {"question": "x" * 9**5, "answer": "y"}
-        suite.shown(tiny_model, tokenizer, [rows[0], long], reading)
+        suite.score_answers(tiny_model, tokenizer, [rows[0], long], reading)
