@@ -39,15 +39,19 @@ def held(rows: Sequence[Row], texts: Sequence[Sequence[str]]) -> dict[str, list[
     leaks: the text gives the row away (`truths.Truths.chance`), compared with what the texts say of
     the other rows. facts: the text contains every item.
     """
-    read = row_truths(rows)
-    found = read.heard(dict(enumerate(texts)))
-    judged = [row for row, clauses in enumerate(found.items) if clauses]
-    spoken = {row: [word_set(text) for text in texts[row]] for row in judged}
-    whole = {row: frozenset().union(*found.items[row]) for row in judged}
-    least = {row: LEAK / len({*spoken[row]}) for row in judged}
-    return {
-        "leaks": [
-            [found.chance(row, [said]) <= least[row] for said in spoken[row]] for row in judged
-        ],
-        "facts": [[whole[row] <= said for said in spoken[row]] for row in judged],
-    }
+    truths_of = row_truths(rows).heard(dict(enumerate(texts)))
+
+    leaks, facts = [], []
+    for row, clauses in enumerate(truths_of.items):
+        if not clauses:
+            continue
+        spoken = [word_set(text) for text in texts[row]]
+
+        # the more different texts, the more they say by chance
+        limit = LEAK / len({*spoken})
+        leaks.append([truths_of.chance(row, [each]) <= limit for each in spoken])
+
+        fact = frozenset().union(*clauses)
+        facts.append([fact <= each for each in spoken])
+
+    return {"leaks": leaks, "facts": facts}

@@ -27,6 +27,8 @@ def expected_best(scores: ArrayLike, k: int) -> NDArray[np.float64]:
     n = scores.shape[-1]
     if not 1 <= k <= n:
         raise UserError(f"leak@k needs k between 1 and the {n} samples, not {k}")
+
+    # of all subsets of k, the share whose best sample is the j-th smallest
     j = np.arange(k, n + 1)
     weights = np.zeros(n)
     weights[k - 1 :] = np.exp(_log_choose(j - 1, k - 1) - _log_choose(n, k))
@@ -50,14 +52,17 @@ def leak_at_k(
     scores = np.asarray(scores, float)
     if scores.ndim != 2 or not scores.size:
         raise UserError(f"leak@k needs scores (rows, samples), not {scores.shape}")
+
     entries = []
     for k in ks or powers_of_two(scores.shape[1]):
         best = expected_best(scores, k)
         error = best.std(ddof=1) / np.sqrt(len(best)) if len(best) > 1 else float("nan")
         entries.append({"k": k, "value": float(best.mean()), "se": float(error)})
+
         if len(flags := np.asarray(leaks, float)):
             rows_leaking = float(expected_best(flags, k).sum())
             entries[-1] |= {"rows_leaking": rows_leaking, "rows": len(flags)}
+
     return entries
 
 

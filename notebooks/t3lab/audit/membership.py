@@ -32,13 +32,17 @@ def auc_error_by_author(
     ]
     if min(map(len, sides)) < 2:
         return float("nan")
+
+    # of every pair of authors, one a side: the AUC of their rows, and the numbers of rows
     wins = np.array([[auc(ours, theirs) for theirs in sides[1]] for ours in sides[0]])
     sizes = [np.array([len(author) for author in side]) for side in sides]
+
     rng = np.random.default_rng(0)
     # An author's weight among the pairs of rows: how often it is drawn, times its number of rows.
     ours, theirs = (
         rng.multinomial(len(size), np.full(len(size), 1 / len(size)), repeats) * size
         for size in sizes
     )
+
     means = np.einsum("ra,ab,rb->r", ours, wins, theirs) / (ours.sum(1) * theirs.sum(1))
     return float(means.std(ddof=1))

@@ -58,17 +58,65 @@ def likelihoods(
     UserError for rows that are longer than the model's context.
     """
     empty = {
-        name: {cell: why for cell in CELLS if (why := lacking(rows, cell))}
+        name: {cell: reason for cell in CELLS if (reason := lacking(rows, cell))}
         for name, rows in sets.items()
     }
-    shown: dict[tuple[str, str], int] = {}  # question and answer -> index among the examples
-    asked: list[Row] = []
+    reading = Reading(pad_id(tokenizer), (), attention_mask, progress=progress)
+
+    # the true answers, token by token
+    answers = {name: encode_rows(tokenizer, rows) for name, rows in sets.items()}
+    true = [example for examples in answers.values() for example in examples]
+    _check(model, tokenizer, true)
+    scores = within_memory(
+        lambda size: token_scores(model, true, replace(reading, batch_tokens=size), tilts),
+        default_batch_tokens(model),
+    )
+
+    # the answers of all cells, each as a whole
+    pairs, places = _pairs(sets, empty)
+    losses = np.zeros((len(tilts), 0))
+    if pairs:
+        examples = encode_rows(tokenizer, pairs)
+        _check(model, tokenizer, examples)
+        losses = answer_losses(model, examples, reading, tilts)
+
+    # scores are in the order of the sets and their rows
+    ends, following = eos_ids(model, tokenizer), iter(scores)
+    tokens = {
+        name: [(answer_tokens(example, ends), *next(following)) for example in examples]
+        for name, examples in answers.items()
+    }
+
+    def result(t: int, name: str) -> dict[str, Any]:
+        cells = [cell for cell in CELLS if cell not in empty[name]]
+        return {
+            "cells": {cell: losses[t][places[name, cell]].tolist() for cell in cells},
+            "empty": empty[name],
+            "losses": [loss[t, :n].tolist() for n, loss, _ in tokens[name]],
+            "hits": [hit[t, :n].tolist() for n, _, hit in tokens[name]],
+        }
+
+    return [{name: result(t, name) for name in sets} for t in range(len(tilts))]
+
+
+def _pairs(
+    sets: Sets, empty: Mapping[str, Mapping[str, str]]
+) -> tuple[list[Row], dict[tuple[str, str], list[list[int]]]]:
+    """List every pair of a question and an answer that some cell needs, each once.
+
+    empty: {set: {cell that is left out: the reason}}.
+
+    Returns the pairs as rows, and for each set and cell (n, 1 + k) indices of pairs: for each row
+    of the set its true answer, then its wrong answers.
+    """
+    pairs: list[Row] = []
+    index: dict[tuple[str, str], int] = {}  # question and answer -> index of the pair
 
     def place(row: Row, question: Any, answer: str) -> int:
-        """Return the index of this question and answer among the examples; add it if it is new."""
-        if (str(question), answer) not in shown:
-            asked.append(row | {"question": question, "answer": answer})
-        return shown.setdefault((str(question), answer), len(asked) - 1)
+        """Return the index of this question and answer; add them if they are new."""
+        if (str(question), answer) not in index:
+            pairs.append(row | {"question": question, "answer": answer})
+        return index.setdefault((str(question), answer), len(pairs) - 1)
 
     places = {
         (name, cell): [
@@ -78,42 +126,7 @@ def likelihoods(
         for cell, (answer, question, wrong) in CELLS.items()
         if cell not in empty[name]
     }
-    reading = Reading(pad_id(tokenizer), (), attention_mask, progress=progress)
-    answers = {name: encode_rows(tokenizer, rows) for name, rows in sets.items()}
-    true = [example for part in answers.values() for example in part]
-    _check(model, tokenizer, true)
-    tokens = iter(
-        within_memory(
-            lambda size: token_scores(model, true, replace(reading, batch_tokens=size), tilts),
-            default_batch_tokens(model),
-        )
-    )
-    scores = {name: [next(tokens) for _ in part] for name, part in answers.items()}
-    losses = np.zeros((len(tilts), 0))
-    if asked:
-        examples = encode_rows(tokenizer, asked)
-        _check(model, tokenizer, examples)
-        losses = answer_losses(model, examples, reading, tilts)
-    ends = eos_ids(model, tokenizer)
-    ends_at = {name: [answer_tokens(each, ends) for each in part] for name, part in answers.items()}
-    return [
-        {
-            name: {
-                "cells": {
-                    cell: losses[t][places[name, cell]].tolist()
-                    for cell in CELLS
-                    if (name, cell) in places
-                },
-                "empty": empty[name],
-                "losses": [
-                    loss[t, :n].tolist() for n, (loss, _) in zip(ends_at[name], scores[name])
-                ],
-                "hits": [hit[t, :n].tolist() for n, (_, hit) in zip(ends_at[name], scores[name])],
-            }
-            for name in sets
-        }
-        for t in range(len(tilts))
-    ]
+    return pairs, places
 
 
 def lacking(rows: Sequence[Row], cell: str) -> str:
@@ -154,27 +167,30 @@ def writings(
     It also has everything that `draws` returns.
     """
     check_samples(samples, top_p, templates)
+    options: dict[str, Any] = {"attention_mask": attention_mask, "progress": progress}
+
     examples, ends = encode_rows(tokenizer, rows), eos_ids(model, tokenizer)
     tasks = _tasks(tokenizer, rows, examples, templates, ends)
-    options: dict[str, Any] = {"attention_mask": attention_mask, "progress": progress}
-    longest = _longest(model, tokenizer, examples, [task.prompt for task in tasks])
-    drawn = draws(model, tokenizer, rows, tilts, samples=samples, top_p=top_p, **options)
-    reading = Reading(pad_id(tokenizer), ends, **options)
     prompts = [task.prompt for task in tasks]
-    outputs = greedy(model, prompts, reading, tilts, max_new_tokens=longest)
+    longest = _longest(model, tokenizer, examples, prompts)
+
+    sampled = draws(model, tokenizer, rows, tilts, samples=samples, top_p=top_p, **options)
+    reading = Reading(pad_id(tokenizer), ends, **options)
+    texts = greedy(model, prompts, reading, tilts, max_new_tokens=longest)
+
     results = []
-    for output, samples_of in zip(outputs, drawn):
+    for texts_of_tilt, samples_of_tilt in zip(texts, sampled):
+        # {measure: (n,)}; a row without a task for a measure keeps None
         recalls: dict[str, list[float | None]] = {}
-        for task, ids in zip(tasks, output):
+        for task, ids in zip(tasks, texts_of_tilt):
             rest = answer_text(tokenizer, task.rest)
             column = recalls.setdefault(task.what, [None] * len(rows))
             column[task.row] = rouge_l_recall(rest, answer_text(tokenizer, ids)) if rest else None
-        result: dict[str, Any] = {"greedy": recalls.pop(GREEDY)} | samples_of
-        result |= {
-            "forced": {str(m): recalls.pop(str(m), [None] * len(rows)) for m in FORCED},
-            "templates": recalls,
-        }
-        results.append(result)
+
+        result: dict[str, Any] = {"greedy": recalls.pop(GREEDY)} | samples_of_tilt
+        result["forced"] = {str(m): recalls.pop(str(m), [None] * len(rows)) for m in FORCED}
+        results.append(result | {"templates": recalls})  # only these are left
+
     return results
 
 
@@ -206,23 +222,30 @@ def draws(
     examples = encode_rows(tokenizer, rows)
     prompts = [example.ids[: example.n_prompt] for example in examples]
     truths = [answer_text(tokenizer, example.ids[example.n_prompt :]) for example in examples]
-    how: dict[str, Any] = {
-        "attention_mask": attention_mask,
-        "progress": progress,
-        "seed": 0,
-        "top_p": top_p,
-        "tau": tau,
-    }
-    how |= {"max_new_tokens": _longest(model, tokenizer, examples, prompts)}
+
+    texts = sample_tilts(
+        model,
+        tokenizer,
+        prompts,
+        samples,
+        tilts,
+        seed=0,
+        max_new_tokens=_longest(model, tokenizer, examples, prompts),
+        top_p=top_p,
+        tau=tau,
+        attention_mask=attention_mask,
+        progress=progress,
+    )
 
     results = []
-    for drawn in sample_tilts(model, tokenizer, prompts, samples, tilts, **how):
+    for texts_of_tilt in texts:
         scores = [
             [rouge_l_recall(truth, answer) for answer in answers]
-            for truth, answers in zip(truths, drawn)
+            for truth, answers in zip(truths, texts_of_tilt)
         ]
-        closest = [answers[int(np.argmax(of))] for answers, of in zip(drawn, scores)]
-        results.append({"samples": scores, "closest": closest} | held(rows, drawn))
+        closest = [answers[int(np.argmax(of))] for answers, of in zip(texts_of_tilt, scores)]
+        results.append({"samples": scores, "closest": closest} | held(rows, texts_of_tilt))
+
     return results
 
 
@@ -260,21 +283,24 @@ def _tasks(
 ) -> list[_Task]:
     """List all prompts that are answered greedily."""
     tasks = []
+
+    # the question, and the question with the first tokens of its answer
     for row, example in enumerate(examples):
-        starts = {GREEDY: 0} | {str(m): m for m in FORCED if m < answer_tokens(example, ends)}
-        for what, given in starts.items():
-            cut = example.n_prompt + given
+        length = answer_tokens(example, ends)
+        starts = {GREEDY: 0} | {str(m): m for m in FORCED if m < length}
+        for what, n in starts.items():
+            cut = example.n_prompt + n
             tasks.append(_Task(what, row, example.ids[:cut], example.ids[cut:]))
+
+    # the question in every template
     for template in templates:
-        changed = [
+        worded = [
             row | {"question": template.replace("{question}", str(row["question"]))} for row in rows
         ]
-        for row, example in enumerate(encode_rows(tokenizer, changed)):
-            tasks.append(
-                _Task(
-                    template, row, example.ids[: example.n_prompt], example.ids[example.n_prompt :]
-                )
-            )
+        for row, example in enumerate(encode_rows(tokenizer, worded)):
+            cut = example.n_prompt
+            tasks.append(_Task(template, row, example.ids[:cut], example.ids[cut:]))
+
     return tasks
 
 
@@ -296,6 +322,7 @@ def _check(model: Any, tokenizer: Any, examples: Sequence[Example]) -> None:
     context.
     """
     check_ids(model, (example.ids for example in examples), pad_id(tokenizer))
+
     limit, longest = context_length(model), max(len(example.ids) for example in examples)
     if limit is not None and longest > limit:
         raise UserError(f"a row has {longest} tokens, more than the model's context of {limit}")

@@ -23,9 +23,8 @@ from t3lib.core.rows import Row
 from t3lib.tofu import data as tofu
 from t3lib.tofu.likelihood import UNTILTED
 
-UNSEEN = (
-    240  # unseen rows at most; with so many, the number of forget rows decides the error of an AUC
-)
+# Unseen rows at most. With so many, the number of forget rows decides the error of an AUC.
+UNSEEN = 240
 NOT_SAMPLED = "not asked: of this method another seed or T was"
 Dials = tuple[float, float]  # T, w
 Sampler = tuple[float, float]  # its temperature tau, and top_p
@@ -111,10 +110,10 @@ def audit_method(
     `templates` {template: mean recall}, `closest` (the best sample of each row) and `asked`
     (numbers of rows and samples). A training that diverged gives a failed run.
     """
-    groups: list[
-        list[tuple[Any, ...]]
-    ]  # of models that share their passes, as arguments of `subject`
+    # models that share their passes, as arguments of `subject`
+    groups: list[list[tuple[Any, ...]]]
     groups = [[(seed, settings)] for seed in ([0] if method == "Original" else seeds)]
+
     tuned = None
     if method == "T3":
         [tuned], by_t = dials_of(settings), settings_by_t or {}
@@ -122,10 +121,10 @@ def audit_method(
         own, (T, w) = {**settings, **by_t.get(f"{tuned[0]:g}", {})}, twin(tuned)
         points += [({**own, "w": w}, T)] if (T, w) != tuned else []
         groups = [[(seed, *point) for seed in seeds for point in points]]
+
     for group in groups:
-        further = (
-            method == "Retrained" and group[0][0] != 0
-        )  # each of its base models in a second stage would cost a training
+        # of Retrained, each further base model in a second stage would cost a training
+        further = method == "Retrained" and group[0][0] != 0
         there = study if further or not apart else apart
         models, members = (
             [subject(each, method, *one) for one in group] for each in (study, there)
@@ -220,60 +219,61 @@ def _audited(
     writers: those that generate samples. there: the study whose base models leave rows unseen.
     members: the same models in that study.
     """
+    # membership has its own rows and models, everything else those of the study
     forget, unseen = ({"forget": each.evaluation_rows["forget"]} for each in (study, there))
-    why = unseen_rows(there)
-    unseen |= {} if isinstance(why, str) else {"unseen": why}
-    draws = {"samples": sampling.samples, "top_p": sampling.top_p}
-    how, questions = (
-        draws | {"templates": list(sampling.templates)},
-        sampling.asked(forget["forget"]),
-    )
-
+    rows_or_reason = unseen_rows(there)
+    unseen |= {} if isinstance(rows_or_reason, str) else {"unseen": rows_or_reason}
     membership = _answers(there, members, run.likelihoods, unseen, progress)
-    shown = (
+    likelihoods = (
         membership if there is study else _answers(study, models, run.likelihoods, forget, progress)
     )
-    written = _answers(study, writers, run.writings, questions, progress, **how)
+
+    draws = {"samples": sampling.samples, "top_p": sampling.top_p}
+    how = draws | {"templates": list(sampling.templates)}
+    questions = sampling.asked(forget["forget"])
+    writings = _answers(study, writers, run.writings, questions, progress, **how)
+
     drawing = [each for each in writers if each.method != "Retrained" or each.seed == 0]
-    further = [
-        (tau, top_p, _answers(study, drawing, run.draws, questions, progress, **how))
-        for tau, top_p in sampling.samplers
-        for how in [{"samples": sampling.further, "top_p": top_p, "tau": tau}]
-    ]
+    further = []
+    for tau, top_p in sampling.samplers:
+        sampler = {"tau": tau, "top_p": top_p}
+        options = {"samples": sampling.further} | sampler
+        drawn = _answers(study, drawing, run.draws, questions, progress, **options)
+        further.append((sampler, drawn))
+
     stage = there.stage
     authors = stage.questions if stage and stage.data == "builtin" else bases.TOFU_QUESTIONS
-    asked: dict[str, Any] = (
-        {name: len(rows) for name, rows in unseen.items()} | {"written": len(questions)} | how
-    )
+    asked: dict[str, Any] = {name: len(rows) for name, rows in unseen.items()}
+    asked |= {"written": len(questions)} | how
+
     for model, member in zip(models, members):
-        known, texts = shown[model.key], written.get(model.key)
+        scores, texts = likelihoods[model.key], writings.get(model.key)
         more = [
-            (each[model.key], {"tau": tau, "top_p": top_p})
-            for tau, top_p, each in further
-            if model.key in each
+            (sampler, answers[model.key]) for sampler, answers in further if model.key in answers
         ]
         losses = {
             name: answer["losses"] for name, answer in membership[member.key]["scores"].items()
         }
         audit = measures(
-            known["scores"]["forget"],
-            why if isinstance(why, str) else losses,
+            scores["scores"]["forget"],
+            rows_or_reason if isinstance(rows_or_reason, str) else losses,
             texts["scores"] if texts else NOT_SAMPLED,
             rows_an_author=authors,
         )
         audit["leak"] += [
             entry | sampler
-            for found, sampler in more
-            for entry in leak_at_k(found["scores"]["samples"], (), found["scores"]["leaks"])
+            for sampler, answer in more
+            for entry in leak_at_k(answer["scores"]["samples"], (), answer["scores"]["leaks"])
         ]
+
+        answers = [scores, *([texts] if texts else []), *(answer for _, answer in more)]
+        seconds = sum(answer["seconds"] for answer in answers)
         record = record_of(study, model, None) | {
             "code": code_key("study.audit", lab=True),
             "status": "ok",
             "metrics": audit.pop("values"),
             "asked": asked,
         }
-        answers = [known, *([texts] if texts else []), *(found for found, _ in more)]
-        seconds = sum(answer["seconds"] for answer in answers)
         yield record | audit | {"seconds": record["seconds"] | {"evaluate": seconds}}
 
 
@@ -300,10 +300,7 @@ def _answers(
         )
 
     keys = [each.key for each in models]
-    made_by = [
-        code_key("audit", "study.methods", "study.unlearned"),
-        environment(study.device),
-    ]
-    return dict(
-        zip(keys, cached_answers("audit", keys, [question.__name__, rows, how, made_by], answer))
-    )
+    code = code_key("audit", "study.methods", "study.unlearned")
+    made_by = [code, environment(study.device)]
+    answers = cached_answers("audit", keys, [question.__name__, rows, how, made_by], answer)
+    return dict(zip(keys, answers))
