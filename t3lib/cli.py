@@ -29,7 +29,6 @@ from t3lib import __version__
 from t3lib.core.errors import UserError, printable
 from t3lib.core.files import cache_dir, content_key
 from t3lib.core.settings import (
-    OWN_RATES,
     OWN_ROWS,
     OWN_STEPS,
     FitSettings,
@@ -59,13 +58,17 @@ NOT_T = (
     "there is no --temperature: -T (--temper) is the paper's T, which divides the base's"
     " log-probabilities; the sampler's temperature is another one, and answers here are greedy"
 )
+NO_PLAIN = (
+    "there is no plain: t3 unlearn fits on wordings and neighbours too; t3 tofu fit and"
+    " t3lib.fit_head fit on the rows alone, as the paper does"
+)
 TEMPLATE = "template."  # how names of template arguments begin in --set
 ANSWER = 10_000  # most characters in one line of `t3 generate`
 # What --set changes, with the default for own rows, by what it means.
 SETTINGS = {
     "T": (1, "temperature T, at least 1"),
     "w": ("chosen", "strength w of the classifier, f^w"),
-    "lr": (OWN_RATES[0], "learning rate"),
+    "lr": (OWN_ROWS["lr"], "learning rate"),
     "steps": (OWN_STEPS, "optimiser steps"),
     "epochs": ("from steps", "passes over what is to be forgotten, in place of steps"),
     "warmup_epochs": ("a tenth", "epochs in which the learning rate rises (TOFU: a quarter)"),
@@ -79,7 +82,6 @@ SETTINGS = {
         "neutral",
         "f of tokens that no row taught: neutral (1), or as drawn (the paper)",
     ),
-    "plain": ("false", "true fits on the rows alone, as in the paper, and chooses lr and T"),
     "template.NAME": ("none", "argument of the chat template, e.g. template.enable_thinking=false"),
 }
 
@@ -288,6 +290,8 @@ def setting(text: str) -> tuple[str, Any]:
             print(f"  {name:<14}{what} (default {default})")
         raise SystemExit(0)
     name, sign, value = text.partition("=")
+    if name == "plain":
+        raise argparse.ArgumentTypeError(NO_PLAIN)
     if not sign or (name not in SETTINGS and not name.startswith(TEMPLATE)):
         raise argparse.ArgumentTypeError(
             f"{text!r} is not NAME=VALUE with a name among {', '.join(SETTINGS)}"
@@ -458,7 +462,7 @@ SERVE: Options = {
 def unlearn(args: argparse.Namespace) -> int:
     """Carry out `t3 unlearn`: fit a head on own rows, write it, then its report.
 
-    Nothing is written unless the head was fitted and judged. Returns the exit code.
+    No head is written unless it was fitted and judged. Returns the exit code.
     """
     check_files(args)
     check_out(args.out, empty=not args.overwrite)
@@ -471,7 +475,7 @@ def unlearn(args: argparse.Namespace) -> int:
 
     check_out(report_folder(args.out), empty=not args.overwrite)
     renamed = {"T": "temperature", "w": "strength"} | {
-        name: name for name in ("lr", "steps", "untrained", "plain")
+        name: name for name in ("lr", "steps", "untrained")
     }
     fixed = {renamed[name]: given.pop(name) for name in renamed if name in given}
     # Hidden states are on disk until the head is trained. After a kill the same command uses them.
@@ -483,6 +487,8 @@ def unlearn(args: argparse.Namespace) -> int:
     start = time.perf_counter()
     try:
         unlearned = own.unlearn(model, tokenizer, wanted, choices)
+    except own.NothingToForget as error:
+        return write_report(error.report, report_folder(args.out))
     except Exception:
         shutil.rmtree(features, ignore_errors=True)
         raise
@@ -746,8 +752,7 @@ def write_report(found: Mapping[str, Any], folder: Path) -> int:
         from t3lib.own import choice
 
         print("T = {T:g}, w = {w:g}, learning rate {lr:g}: {reason}".format(**found["choice"]))
-        if tried := found["choice"]["tried"]:
-            print(choice.table(tried, found["choice"]))
+        print(choice.table(found["choice"]["tried"], found["choice"]))
     print(f"report: {path}")
     return 0 if found["verdict"]["success"] else 3
 

@@ -35,6 +35,12 @@ def test_every_verb_has_help_with_an_example_that_parses(verb, capsys):
         assert cli.parser().parse_args(example).parser.prog == f"t3 {verb}"
 
 
+def test_a_setting_that_is_gone_names_what_replaces_it(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["unlearn", *ON, *sets(plain="true")])
+    assert "t3 tofu fit and t3lib.fit_head fit on the rows alone" in capsys.readouterr().err
+
+
 def test_help_shows_two_groups_and_unlearn_has_sixteen_options(capsys):
     text = cli.parser().format_help()
     own, paper = (text.index(f"\n{offer.title}:") for offer in cli.offers())
@@ -209,20 +215,22 @@ def sets(**settings):
 
 
 @pytest.mark.parametrize(("error", "left"), [(UserError, 0), (KeyboardInterrupt, 1)])
-def test_hidden_states_stay_only_for_the_same_command(place, tmp_path, monkeypatch, error, left):
+def test_hidden_states_stay_only_for_the_same_command(
+    place, tmp_path, monkeypatch, short_search, error, left
+):
     """An error deletes them; an interrupted run finds them again."""
     monkeypatch.setenv("T3_CACHE", str(tmp_path / "cache"))
 
     def stopped(*_, **__):
         raise error("no")
 
-    monkeypatch.setattr("t3lib.own.unlearn.fit_heads", stopped)
+    monkeypatch.setattr("t3lib.own.unlearn.fit_head", stopped)
     with pytest.warns(UserWarning, match="Nothing to forget"):  # a random model
         assert cli.main(own_rows(place, tmp_path / "head")) in (2, 130)
     assert len([*(tmp_path / "cache" / "features").iterdir()]) == left
 
 
-def test_hidden_states_are_kept_until_the_head_is_saved(place, tmp_path, monkeypatch):
+def test_hidden_states_are_kept_until_the_head_is_saved(place, tmp_path, monkeypatch, short_search):
     """After hours, a full disk must not cost the whole run."""
     monkeypatch.setenv("T3_CACHE", str(tmp_path / "cache"))
 
@@ -250,7 +258,7 @@ def test_names_that_no_file_can_have_are_one_line(words, place, tmp_path, capsys
     assert re.match("t3 unlearn: .*(File name too long|UTF-8)", last)
 
 
-def test_unlearn_generate_on_own_rows(place, tmp_path, capsys, monkeypatch):
+def test_unlearn_generate_on_own_rows(place, tmp_path, capsys, monkeypatch, short_search):
     head = tmp_path / "head"
     monkeypatch.setenv("T3_CACHE", str(tmp_path / "cache"))
     how = ["--dtype", "float32", "--device", "cpu"]
@@ -283,8 +291,22 @@ def test_unlearn_generate_on_own_rows(place, tmp_path, capsys, monkeypatch):
     assert ", gate = 0.5)" in capsys.readouterr().out
 
 
+def test_rows_that_the_base_does_not_know_end_in_a_report_and_no_head(
+    place, tmp_path, capsys, monkeypatch
+):
+    """Training them took most of the time and could not show anything."""
+    monkeypatch.setattr("t3lib.own.unlearn.is_unknown", lambda *_, **__: True)
+    with pytest.warns(UserWarning, match="Nothing to forget"):
+        assert cli.main(own_rows(place, tmp_path / "head")) == 3
+    out = capsys.readouterr().out
+    assert out.startswith("Nothing to forget: the base answers 0 of 6 rows in this form.\ncheck: ")
+    assert not (tmp_path / "head").exists()
+    report = json.loads((tmp_path / "head-report" / "report.json").read_text())
+    assert report["verdict"]["status"] == "nothing" and "choice" not in report
+
+
 def test_both_dials_columns_and_secrets_can_be_given_and_a_head_overwritten(
-    place, tmp_path, capsys
+    place, tmp_path, capsys, short_search
 ):
     """One rate and few steps: what is given is not searched, and what lies in --out goes only where
     that is asked.
@@ -301,10 +323,10 @@ def test_both_dials_columns_and_secrets_can_be_given_and_a_head_overwritten(
     config = json.loads((tmp_path / "head" / "config.json").read_text())
     assert (config["temperature"], config["w"], config["info"]["system"]) == (1.5, 2.0, None)
     report = json.loads((tmp_path / "head-report" / "report.json").read_text())
-    entries = "verdict forget retain recognition choice form asked base date"
+    entries = "verdict forget retain choice form coverage base date"
     assert {*entries.split()} <= set(report)
     assert report["forget"]["each"][0]["secret"] == ["volume"]
-    assert report["choice"]["tried"] == [] and "from the screen alone" in report["choice"]["reason"]
+    assert len(report["choice"]["tried"]) == 1 and "the only setting" in report["choice"]["reason"]
     assert cli.main(argv) == 2
     assert "is not empty: --overwrite replaces it" in capsys.readouterr().err
     assert cli.main([*argv, *sets(w=1), "--overwrite"]) == 3
@@ -312,7 +334,7 @@ def test_both_dials_columns_and_secrets_can_be_given_and_a_head_overwritten(
 
 
 def test_the_system_text_stands_in_the_head_and_another_is_warned_about(
-    place, tmp_path, monkeypatch, asked, capsys
+    place, tmp_path, monkeypatch, asked, capsys, short_search
 ):
     head = tmp_path / "head"
     few = sets(epochs=1, warmup_epochs=0)
@@ -343,7 +365,9 @@ def test_the_system_text_stands_in_the_head_and_another_is_warned_about(
         cli.main(["evaluate", *generate[1:5], *rows, *bare])
 
 
-def test_template_arguments_stay_in_the_head(place, tmp_path, monkeypatch, asked, capsys):
+def test_template_arguments_stay_in_the_head(
+    place, tmp_path, monkeypatch, asked, capsys, short_search
+):
     from t3lib import Rows, T3ForCausalLM, ask, assess, load_model
 
     folder, head = tmp_path / "moody", tmp_path / "head"
@@ -380,7 +404,9 @@ def test_template_arguments_stay_in_the_head(place, tmp_path, monkeypatch, asked
 
 
 @pytest.mark.parametrize("form", ["text", "prompt"])
-def test_a_head_of_plain_text_is_asked_in_plain_text(form, place, tmp_path, capsys, asked):
+def test_a_head_of_plain_text_is_asked_in_plain_text(
+    form, place, tmp_path, capsys, asked, short_search
+):
     """In the chat template neither the base nor the head would know what they learned; text alone
     is begun.
     """
@@ -416,7 +442,7 @@ def test_a_system_text_without_a_template_is_refused(place, tmp_path, capsys):
 
 
 def test_text_of_others_cannot_command_the_terminal(
-    place, head, tmp_path, capsys, monkeypatch, asked
+    place, head, tmp_path, capsys, monkeypatch, asked, short_search
 ):
     """A base's answer with escape sequences, and a stranger's row with a mark that turns the line
     round.

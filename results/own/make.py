@@ -2,7 +2,7 @@
 
     python results/own/make.py --out results/own
     python results/own/make.py --cases gpt2,short --seeds 0 --out results/own
-    python results/own/make.py --cases gpt2 --seeds 0 --choices "new fit,plain fit,as drawn"
+    python results/own/make.py --cases gpt2 --seeds 0 --choices "new fit,as drawn"
     python results/own/make.py --cases smollm2-customers --seeds 0 --out results/own
 
 A case is a kind of small model with its rows. gpt2: GPT-2 models that learned sentences. short:
@@ -12,11 +12,11 @@ was taught, or with capitals and authors that it knew (pretrained.py). These nee
 and run only when they are named.
 
 Choices are ways of unlearning, by default the new fit alone. "new fit" is what `t3 unlearn` does.
-"plain fit" is what it did before: a head that is fitted on the rows alone, with the tokens that no
-row taught as drawn, and T, w and the learning rate chosen by the full judgement. "as drawn" is the
-new fit without neutral tokens. "retrained" is a model that never saw the rows; of what SmolLM2 knew
-by itself there is none. All of them are also asked by judge.py, a script that shares no code with
-t3lib:
+"as drawn" is the new fit without neutral tokens. "plain fit", in lines of earlier commits, is a
+head that is fitted on the rows alone, with the tokens that no row taught as drawn, and T, w and the
+learning rate chosen by the full judgement. "retrained" is a model that never saw the rows; of what
+SmolLM2 knew by itself there is none. All of them are also asked by judge.py, a script that shares
+no code with t3lib:
 
     python results/own/judge.py BASE HEAD FACTS OUT
 
@@ -84,7 +84,6 @@ LEFT_ALONE = ("retain", "other", "held_out_retain")
 JUDGE = Path(__file__).parent / "judge.py"
 CHOICES: dict[str, dict[str, Any]] = {
     "new fit": {},
-    "plain fit": {"plain": True, "untrained": "as drawn"},
     "as drawn": {"untrained": "as drawn"},
 }
 FEW = {"strength": 2.0, "lr": 2e-3, "steps": 20}  # choices of --tiny

@@ -172,16 +172,12 @@ LOOP: dict[str, float | str] = {
 # The paper's settings are T3 above.
 OWN_ROWS: dict[str, float | str] = {
     "rank": 64,
+    "lr": 2e-2,
     "batch_size": 32,
     "weight_decay": 1e-3,
     "init_b": "zero",
 }
 OWN_STEPS = 4000
-OWN_RATES: tuple[float, ...] = (2e-2,)
-# The same for a head that is fitted on the rows alone.
-PLAIN_ROWS = OWN_ROWS | {"rank": 20}
-PLAIN_STEPS = 1000  # the paper's 100 epochs are 700 and 1300 steps on TOFU's splits
-PLAIN_RATES = (1e-3, 2e-3, 5e-3, 1e-2, 2e-2)
 OWN_WARMUP = 0.1  # share of the steps during which the learning rate rises
 
 

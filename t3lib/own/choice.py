@@ -1,12 +1,10 @@
-"""Choose the temperature T, the strength w and the learning rate.
+"""Choose the temperature T and the strength w.
 
 A cheap screen scores many settings by teacher forcing. At most three of them are then judged in
 full, and the best is taken. These functions work on numbers alone.
 
 Because p^(1/T) f^w = (p f^(w·T))^(1/T), greedy text depends only on the product w·T. With T = 1 and
-w equal to the product, sampled answers to rows to keep stay as they were. With w = 1 and T equal to
-the product, the setting is the paper's. Sampling the first setting at temperature τ·T gives what
-the second gives at τ.
+w equal to the product, sampled answers to rows to keep stay as they were.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -15,7 +13,6 @@ from typing import Any
 
 from t3lib.own.verdict import COLD, EXACT, WARM, failing
 
-PRODUCTS = (1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0, 8.0)
 STRENGTHS = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0)
 
 
@@ -27,14 +24,12 @@ class Screened:
     or still samples them often.
     kept: {set: share of rows that are still reproduced whole, among those that the base reproduces
     whole}.
-    gap: mean share of answer tokens ranked first, rows to keep minus rows to forget.
     """
 
     T: float
     w: float
     said: float
     kept: Mapping[str, float]
-    gap: float
 
     def keeps(self, sets: Collection[str] = tuple(EXACT)) -> bool:
         """True if each of these sets keeps at least the share of whole rows that `EXACT` asks
@@ -43,24 +38,16 @@ class Screened:
         return all(share >= EXACT[name] for name, share in self.kept.items() if name in sets)
 
 
-def settings(
-    T: float | None = None, w: float | None = None, *, plain: bool = False
-) -> list[tuple[float, float]]:
+def settings(T: float | None = None, w: float | None = None) -> list[tuple[float, float]]:
     """Return the pairs (T, w) to screen.
 
-    A given value is used as it is. With only T given, w is 1. Without T it depends on `plain`,
-    which says that the head was fitted on the rows alone:
-    - False: the head is precise enough without tempering. T is 1, and w covers `STRENGTHS`.
-    - True: T covers the products of `PRODUCTS` for a given w, and is at least 1. Without w, every
-      product is tried as T with w = 1 and as w with T = 1.
+    A given value is used as it is. With only T given, w is 1. Without T it is 1, because a head
+    that was fitted on wordings and neighbours is precise enough without tempering, and w covers
+    `STRENGTHS`.
     """
     if T is not None:
         return [(T, 1.0 if w is None else w)]
-    if not plain:
-        return [(1.0, each) for each in (STRENGTHS if w is None else (w,))]
-    if w is not None:
-        return sorted({(max(1.0, product / w), w) for product in PRODUCTS})
-    return sorted({pair for product in PRODUCTS for pair in ((1.0, product), (product, 1.0))})
+    return [(1.0, each) for each in (STRENGTHS if w is None else (w,))]
 
 
 def worse(first: Screened, second: Screened) -> Screened:
@@ -103,14 +90,6 @@ def candidates(screened: Sequence[Screened]) -> list[Screened]:
     return list(dict.fromkeys([pool[0], *larger, *(hot or pool[-1:])]))
 
 
-def choose_rate(trials: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Return the trial with the largest `gap`. Among equal gaps the smallest learning rate wins.
-
-    trials: mappings with `lr` and `gap`, the largest gap over all settings.
-    """
-    return max(trials, key=lambda trial: (trial["gap"], -trial["lr"]))
-
-
 def tried(setting: Screened, report: Mapping[str, Any]) -> dict[str, Any]:
     """Summarise one fully judged setting in numbers.
 
@@ -147,13 +126,7 @@ def best(judged: Sequence[Mapping[str, Any]]) -> int:
 
 
 def reason(judged: Sequence[Mapping[str, Any]]) -> str:
-    """Explain in one line how the setting was chosen.
-
-    judged: the settings that were judged in full. There is none where the base does not know the
-    rows to forget.
-    """
-    if not judged:
-        return "from the screen alone, because the base does not know the rows to forget"
+    """Explain in one line how the setting was chosen. judged: those that were judged in full."""
     if len(judged) == 1:
         return "the only setting that was judged in full"
     return (

@@ -116,9 +116,7 @@ def is_unknown(base: Any, tokenizer: Any, inquiry: Inquiry, *, progress: bool = 
     return not knows_some(int(known.sum()), len(known))
 
 
-def unjudged(
-    model: T3ForCausalLM, tokenizer: Any, inquiry: Inquiry, *, progress: bool = True
-) -> Report:
+def unjudged(model: Any, tokenizer: Any, inquiry: Inquiry, *, progress: bool = True) -> Report:
     """Count the results of rows that the base does not know, and write the verdict.
 
     Every question is asked once as it stands, because there is nothing that a model could forget.

@@ -7,7 +7,7 @@ final head is fitted on everything. Settings that the caller gives are used as t
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +15,16 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from t3lib.classifier.features import Features, encode_within_context, extract_features
-from t3lib.classifier.fit import fit_heads, steps_per_epoch
+from t3lib.classifier.features import Features, encode_within_context
+from t3lib.classifier.fit import fit_head, steps_per_epoch
 from t3lib.classifier.head import T3Head
 from t3lib.core.errors import UserError, printable
 from t3lib.core.models import pad_id
 from t3lib.core.rows import Row, encode_rows, templated
 from t3lib.core.settings import (
-    OWN_RATES,
     OWN_ROWS,
     OWN_STEPS,
     OWN_WARMUP,
-    PLAIN_RATES,
-    PLAIN_ROWS,
-    PLAIN_STEPS,
     FitSettings,
     check,
     check_temperature,
@@ -73,10 +69,8 @@ class Choices:
     """Settings of the caller. What is None or "auto" is chosen from the evidence.
 
     temperature: T. strength: w.
-    lr: learning rate; by default the best of `settings.OWN_RATES` (or `PLAIN_RATES`).
-    steps: optimiser steps; by default `settings.OWN_STEPS` (or `PLAIN_STEPS`).
-    plain: fit the head on the rows alone, as the paper does, and not on their wordings and
-    neighbours.
+    lr: learning rate; by default that of `settings.OWN_ROWS`.
+    steps: optimiser steps; by default `settings.OWN_STEPS`.
     untrained: see `T3Head`.
     template: arguments of the chat template, such as {"enable_thinking": False}. The head keeps
     them, and whoever asks with the head uses them.
@@ -91,7 +85,6 @@ class Choices:
     strength: float | None = None
     lr: float | None = None
     steps: int | None = None
-    plain: bool = False
     untrained: str = "neutral"
     template: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 0
@@ -100,7 +93,6 @@ class Choices:
     cache: str | Path | None = None
 
     def __post_init__(self) -> None:
-        check("plain", self.plain, like=True)
         check("untrained", self.untrained)
         found: dict[str, Any] = {}
         if self.steps is not None:
@@ -127,7 +119,18 @@ class Choices:
     def grid(self) -> list[tuple[float, float]]:
         """The pairs (T, w) to screen."""
         T = None if isinstance(self.temperature, str) else float(self.temperature)
-        return choice.settings(T, self.strength, plain=self.plain)
+        return choice.settings(T, self.strength)
+
+
+class NothingToForget(UserError):
+    """The base does not know the rows to forget, so that no head was fitted.
+
+    report: the counts, with the verdict "nothing" and what to check.
+    """
+
+    def __init__(self, report: Report) -> None:
+        super().__init__("{sentence} Nothing was trained; {next}".format(**report["verdict"]))
+        self.report = report
 
 
 def unlearn(
@@ -143,11 +146,11 @@ def unlearn(
     The result is a T3ForCausalLM. Its attribute `report` says how well it worked, and
     `print(model.report)` shows the verdict. The weights of `model` are not changed. Before
     training, a warning says whether the base does not know the rows in the form in which they are
-    asked. If it knows them in no form, the head is fitted on the rows alone, and T and w come from
-    the screen alone, because lessons and a judgement would take most of the time and show nothing.
+    asked.
 
-    UserError for an empty set of rows, a question that is in two sets, a row longer than the base's
-    context, and unseen rows that the base knows.
+    NothingToForget, before anything is trained, if the base knows the rows in no form. UserError
+    for an empty set of rows, a question that is in two sets, a row longer than the base's context,
+    and unseen rows that the base knows.
     """
     rows, seed = rows.checked(), choices.seed
     base, tokenizer = plain_base(model), templated(tokenizer, choices.template)
@@ -162,29 +165,20 @@ def unlearn(
     )
     warn_forms(rows)
     inquiry = inquiry_of(tokenizer, rows, kept)
-    nothing = warn_unknown(base, tokenizer, inquiry, progress=progress) and is_unknown(
-        base, tokenizer, inquiry, progress=progress
-    )
-    choices = replace(choices, plain=choices.plain or nothing)
+    in_no_form = warn_unknown(base, tokenizer, inquiry, progress=progress)
+    if in_no_form and is_unknown(base, tokenizer, inquiry, progress=progress):
+        report = unjudged(base, tokenizer, inquiry, progress=progress)
+        raise NothingToForget(complete(report, inquiry, base, tokenizer, rows))
     check_unseen(base, tokenizer, rows, progress=progress)
 
-    # A trial head for each learning rate; the best rate also fits the final head.
-    rates = PLAIN_RATES if choices.plain else OWN_RATES
-    rates = rates if choices.lr is None else (choices.lr,)
     features, without = training_set(base, tokenizer, rows, fit, choices, progress)
-    heads = fitted(base, tokenizer, without, rates, choices, progress)
+    trial = head = fitted(base, tokenizer, without, choices, progress)
     judges = {name: some for name, some in sets.items() if name == "held_out_retain"}
     apart = judges | {name: some for name, some in kept.items() if name == "other" or not judges}
     judged_on = {"forget": sets["forget"], **apart}
-    screens = [screen(base, tokenizer, head, judged_on, choices.grid, inquiry) for head in heads]
-    trials: list[Mapping[str, Any]] = [
-        {"lr": lr, "gap": max(entry.gap for entry in found)} for lr, found in zip(rates, screens)
-    ]
-    best = trials.index(choice.choose_rate(trials))
-    trial = head = heads[best]
-    found = screens[best]
+    found = screen(base, tokenizer, trial, judged_on, choices.grid, inquiry)
     if held:
-        [head] = fitted(base, tokenizer, features, [rates[best]], choices, progress)
+        head = fitted(base, tokenizer, features, choices, progress)
         everything = {"forget": rows.forget, **kept}
         second = screen(base, tokenizer, head, everything, choices.grid, inquiry)
         found = [choice.worse(*pair) for pair in zip(found, second)]
@@ -197,23 +191,21 @@ def unlearn(
         tilts = [*UNTILTED, *((weighted(of, each.w), each.T) for each in picked)]
         return collect_by_tilt(base, tokenizer, inquiry, tilts, seed=seed, progress=progress)
 
-    reports: list[Report] = []
-    if not nothing:
-        before, *said = heard(head, inquiry)
-        others = {
-            name: drawn(some, MOST_KEPT) for name, some in sets.items() if name.startswith("held")
-        }
-        of_held = build_inquiry(
-            tokenizer, [], others, [*inquiry.forget, *drawn(rows.retain, MOST_KEPT)]
-        )
-        held_before, *held_said = heard(trial, of_held)
-        reports = [
-            Report(numbers(inquiry, before, one) | held_out(of_held, held_before, other))
-            for one, other in zip(said, held_said)
-        ]
+    before, *said = heard(head, inquiry)
+    others = {
+        name: drawn(some, MOST_KEPT) for name, some in sets.items() if name.startswith("held")
+    }
+    of_held = build_inquiry(
+        tokenizer, [], others, [*inquiry.forget, *drawn(rows.retain, MOST_KEPT)]
+    )
+    held_before, *held_said = heard(trial, of_held)
+    reports = [
+        Report(numbers(inquiry, before, one) | held_out(of_held, held_before, other))
+        for one, other in zip(said, held_said)
+    ]
     tried_in_full = [choice.tried(*pair) for pair in zip(picked, reports)]
-    number = choice.best(tried_in_full) if reports else 0
-    chosen = picked[number]
+    number = choice.best(tried_in_full)
+    chosen, report = picked[number], reports[number]
 
     # What the head says of itself, and the report.
     head.temperature, head.w = chosen.T, chosen.w
@@ -224,12 +216,13 @@ def unlearn(
     unlearned = T3ForCausalLM(
         base, head.to(base.device), chosen.T, allow_sharpening=choices.allow_sharpening
     )
-    report = (
-        reports[number] if reports else unjudged(unlearned, tokenizer, inquiry, progress=progress)
-    )
-    why = choice.reason(tried_in_full)
-    report["choice"] = {"T": chosen.T, "w": chosen.w, "lr": rates[best]}
-    report["choice"] |= {"reason": why, "tried": tried_in_full}
+    report["choice"] = {
+        "T": chosen.T,
+        "w": chosen.w,
+        "lr": head.info["hyperparameters"]["lr"],
+        "reason": choice.reason(tried_in_full),
+        "tried": tried_in_full,
+    }
     unlearned.report = complete(report, inquiry, unlearned, tokenizer, rows)
     head.info["metrics"] = headline(report)
     return unlearned
@@ -248,19 +241,13 @@ def training_set(
     fit: numbers of the rows that the trial head is fitted on; the rows to forget count first.
     """
     held, seed = len(fit) < len(rows.forget) + len(rows.retain), choices.seed
-    if choices.plain:
-        features = extract_features(
-            base, tokenizer, rows.forget, rows.retain, cache=choices.cache, progress=progress
-        )
-        return features, subset(features, fit) if held else features
 
     def made_of(some: Sequence[training.Lesson]) -> training.Material:
         return training.material(base, tokenizer, some, cache=choices.cache, progress=progress)
 
     lessons = training.lessons(base, tokenizer, rows, seed=seed, progress=progress)
     material = made_of(lessons)
-    rate = OWN_RATES[0] if choices.lr is None else choices.lr
-    [first] = fitted(base, tokenizer, material.features, [rate], choices, progress)
+    first = fitted(base, tokenizer, material.features, choices, progress)
     if more := training.mined(base, tokenizer, first, lessons, seed=seed, progress=progress):
         material += made_of([*more, lessons[-1]])
     features = material.features
@@ -271,25 +258,22 @@ def fitted(
     base: PreTrainedModel,
     tokenizer: Any,
     features: Features,
-    rates: Sequence[float],
     choices: Choices,
     progress: bool,
-) -> list[T3Head]:
-    """Fit a head at each learning rate, and note on it what the sampler needs to know."""
-    default, steps = (PLAIN_ROWS, PLAIN_STEPS) if choices.plain else (OWN_ROWS, OWN_STEPS)
-    settings = default | dict(choices.fit) | {"seed": choices.seed}
+) -> T3Head:
+    """Fit a head, and note on it what the sampler needs to know."""
+    settings: dict[str, Any] = OWN_ROWS | dict(choices.fit) | {"seed": choices.seed}
+    if choices.lr is not None:
+        settings["lr"] = choices.lr
     n_forget, V = int((features.s == 0).sum()), vocabulary(base)
     per_epoch = steps_per_epoch(n_forget, settings["batch_size"])
-    epochs = settings.get("epochs", -(-(choices.steps or steps) // per_epoch))
-    common = {"epochs": epochs, "warmup_epochs": OWN_WARMUP * epochs} | settings
-    runs = [common | {"lr": rate} for rate in rates]
-    heads = fit_heads(features, runs, vocab_size=V, progress=progress)
-    for head in heads:
-        head.untrained = choices.untrained
-        head.taught = training.secret_tokens(features, V)
-        head.has_token = belonging.tokens_known(tokenizer, V)
-        head.info["steps"] = epochs * per_epoch
-    return heads
+    epochs = settings.get("epochs", -(-(choices.steps or OWN_STEPS) // per_epoch))
+    settings = {"epochs": epochs, "warmup_epochs": OWN_WARMUP * epochs} | settings
+    head = fit_head(features, vocab_size=V, progress=progress, **settings)
+    head.untrained = choices.untrained
+    head.taught = training.secret_tokens(features, V)
+    head.has_token = belonging.tokens_known(tokenizer, V)
+    return head
 
 
 def weighted(head: T3Head, w: float) -> T3Head:
@@ -321,8 +305,7 @@ def screen(
     heads = {w: weighted(head, w) for _, w in grid}
     tilts: list[Any] = [*UNTILTED, *((heads[w], T) for T, w in grid)]
     scores = token_scores(base, examples, Reading(pad_id(tokenizer)), tilts)
-    hits = np.stack([hit.mean(1) for _, hit in scores], axis=1)  # (tilts, rows)
-    share, n = says(tokenizer, inquiry, forget, scores).mean(1), len(forget)
+    share = says(tokenizer, inquiry, forget, scores).mean(1)
     whole = np.stack([hit.all(1) for _, hit in scores], axis=1)
     starts = np.cumsum([*map(len, few.values())])
     kept = [name for name in few if name != "forget"]
@@ -335,7 +318,6 @@ def screen(
             w,
             float(share[t]),
             {name: float(whole[t, part][whole[0, part]].mean()) for name, part in parts.items()},
-            float(hits[t, n:].mean() - hits[t, :n].mean()),
         )
         for t, (T, w) in enumerate(grid, 1)
     ]

@@ -34,6 +34,10 @@ SUPPRESSES = (
     "what T3 does: it suppresses answers and erases nothing. The base still has the rows, and a"
     " head is as confidential as the rows"
 )
+CHECK = (
+    "check: the model, its chat template (--set template.NAME), the system text (--system,"
+    " --no-system), and whether the rows should be messages or plain text"
+)
 NAMES = {
     "retain": "rows to keep",
     "held_out_retain": "rows to keep, held out (trial head)",
@@ -447,6 +451,8 @@ def _sentence(
 
 def _next(status: str, forget: Mapping[str, Any], kept: Mapping[str, Mapping[str, Any]]) -> str:
     """Return what to try next after a verdict that is no pass, or ""."""
+    if status == "nothing":
+        return CHECK
     if status not in ("no", "read"):
         return ""
     changed = any(failing(name, entry) for name, entry in kept.items())

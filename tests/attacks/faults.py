@@ -5,10 +5,11 @@ import random
 import resource
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from fabricate import fabricate
@@ -86,9 +87,15 @@ def saved_at_once(folder: Path) -> bool:
     return all(same) and [ended(child) for child in children] == [0] * 6
 
 
+def trained(words: Sequence[Any]) -> int:
+    """Fit a head in a child, although a random model does not know the rows to forget."""
+    with mock.patch("t3lib.own.unlearn.is_unknown", return_value=False):
+        return forked(partial(command, *words))
+
+
 def one_out(folder: Path) -> list[int]:
     words = unlearning(folder, steps=20)
-    codes = sorted(ended(child) for child in [forked(partial(command, *words)) for _ in range(3)])
+    codes = sorted(ended(child) for child in [trained(words) for _ in range(3)])
     T3Head.from_pretrained(folder / "out")
     return codes
 
@@ -103,7 +110,7 @@ def several() -> list[Case]:
 
 def signalled(number: signal.Signals, seconds: float, folder: Path) -> list[str]:
     """Names of what a signal to `t3 unlearn` leaves half-written."""
-    child = forked(partial(command, *unlearning(folder, steps=20)))
+    child = trained(unlearning(folder, steps=20))
     time.sleep(seconds)
     os.kill(child, number)
     ended(child)

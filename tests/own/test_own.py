@@ -17,6 +17,8 @@ import t3lib
 from t3lab import profiles
 from t3lab.world import bases
 from t3lib.classifier import artefact
+from t3lib.classifier.features import extract_features
+from t3lib.classifier.head import T3Head
 from t3lib.core.errors import UserError
 from t3lib.core.files import write_json
 from t3lib.core.rows import SYSTEM, encode_rows
@@ -59,7 +61,7 @@ def test_a_small_model_forgets_with_no_setting_given(unlearned):
         and report["retain"]["unchanged_sampled"]["sampled at τ = 1"] >= 30
     )
     assert report["other"]["rows"] == 10 and report["held_out_retain"]["rows"] == 8
-    assert report["choice"]["lr"] in own.OWN_RATES and len(report["choice"]["tried"]) in (2, 3)
+    assert report["choice"]["lr"] == own.OWN_ROWS["lr"] and len(report["choice"]["tried"]) in (2, 3)
     assert (unlearned.temperature, unlearned.heads[0].w) == (
         report["choice"]["T"],
         report["choice"]["w"],
@@ -121,7 +123,7 @@ def test_all_of_112_rows_are_asked_and_shown(case, quick):
 
 def test_a_head_that_did_not_learn_leaks(case, quick):
     model, tokenizer, forget, retain, _ = case
-    slow = own.Choices(1.0, lr=1e-6, steps=2, plain=True)
+    slow = own.Choices(1.0, lr=1e-6, steps=2)
     weak = own.unlearn(model, tokenizer, Rows(forget, retain), slow, progress=False)
     forget = weak.report["forget"]
     assert forget["beyond"] and forget["leaking"] >= 6
@@ -169,7 +171,6 @@ def test_heads_that_together_lose_rows_to_keep_fail_their_report(case, quick):
 def test_rows_that_nobody_knows_are_named_before_training(case, monkeypatch):
     model, tokenizer, _, retain, _ = case
     stop = lambda *_, **__: (_ for _ in ()).throw(InterruptedError)  # noqa: E731
-    monkeypatch.setattr(own, "extract_features", stop)
     monkeypatch.setattr(own.training, "lessons", stop)
     unknown = invented(80, 5)
     with (
@@ -177,7 +178,7 @@ def test_rows_that_nobody_knows_are_named_before_training(case, monkeypatch):
             UserWarning,
             match="Nothing to forget: the base answers 0 of 8.*in none of the other forms",
         ),
-        pytest.raises(InterruptedError),
+        pytest.raises(UserError, match="Nothing was trained; check: the model"),
     ):
         own.unlearn(model, tokenizer, Rows(unknown[:8], retain), progress=False)
     new = [
@@ -197,7 +198,6 @@ CODES = [  # which nobody can guess
 FIELDS = {
     "forget": "rows known_before leaking_before leaking misdirected control bound",
     "retain": "rows known_before unchanged unchanged_sampled",
-    "choice": "T w lr reason",
     "verdict": "sentence success lines",
 }
 
@@ -207,21 +207,24 @@ def test_rows_that_nobody_knows_are_not_judged(case, monkeypatch):
     model, tokenizer, _, retain, other = case
     monkeypatch.setattr(answers, "sample_tilts", lambda *_, **__: 1 / 0)
     given = Rows(CODES, retain, other)
-    with pytest.warns(UserWarning, match="Nothing to forget"):
-        unlearned = own.unlearn(
-            model, tokenizer, given, own.Choices(steps=5, lr=1e-3), progress=False
-        )
-    for report in (unlearned.report, assess(unlearned, tokenizer, given, progress=False)):
-        first, second = report["verdict"]["lines"][:2]
+    with (
+        pytest.warns(UserWarning, match="Nothing to forget"),
+        pytest.raises(own.NothingToForget) as refusal,
+    ):
+        own.unlearn(model, tokenizer, given, progress=False)
+    head = T3Head(model.config.hidden_size, model.config.vocab_size, 2)
+    again = assess(T3ForCausalLM(model, head), tokenizer, given, progress=False)
+    for report in (refusal.value.report, again):
+        first, second, third = report["verdict"]["lines"][:3]
         assert first == "Nothing to forget: the base answers 0 of 8 rows in this form."
-        assert second.startswith("not judged: every question was asked once")
+        assert second.startswith("check: the model, its chat template")
+        assert third.startswith("not judged: every question was asked once")
         assert not report["verdict"]["success"] and report["coverage"]["samples"] == 0
         assert {"form", "coverage", "base", "date"} <= {*report}
-        for name in FIELDS if "choice" in report else ():
+        for name in FIELDS:
             assert {*FIELDS[name].split()} <= {*report[name]}, name
         assert report["retain"]["known_before"] == 40 and report["other"]["known_before"] == 10
         assert "0 samples" not in page.report_page(report) and page.report_csv(report)
-    assert unlearned.heads[0].info["metrics"]["verdict"] == first
 
 
 def test_rows_that_samples_may_say_are_judged(case, monkeypatch):
@@ -258,22 +261,28 @@ def test_unseen_rows_that_the_model_knows_are_refused(case):
         own.unlearn(model, tokenizer, Rows(forget, retain, unseen=other), progress=False)
 
 
+def of_the_rows_alone(base, tokenizer, rows, fit, choices, progress):
+    """`training_set` without wordings and neighbours."""
+    features = extract_features(base, tokenizer, rows.forget, rows.retain, progress=False)
+    return features, own.subset(features, fit)
+
+
 def test_the_trial_head_sees_no_row_held_out_and_both_heads_choose(case, quick, monkeypatch):
     """The features of the trial head are the fitted rows' alone; T and w come from the worse of the
     two heads.
     """
     model, tokenizer, forget, retain, _ = case
-    fitted, screened, real = [], [], own.fit_heads
+    fitted, screened, real = [], [], own.fit_head
 
     def watched(features, *args, **kwargs):
         fitted.append(features)
         return real(features, *args, **kwargs)
 
-    monkeypatch.setattr(own, "fit_heads", watched)
+    monkeypatch.setattr(own, "fit_head", watched)
+    monkeypatch.setattr(own, "training_set", of_the_rows_alone)
     worse = choice.worse
     monkeypatch.setattr(choice, "worse", lambda *pair: screened.append(pair) or worse(*pair))
-    plain = own.Choices(steps=50, plain=True)
-    own.unlearn(model, tokenizer, Rows(forget, retain), plain, progress=False)
+    own.unlearn(model, tokenizer, Rows(forget, retain), own.Choices(steps=50), progress=False)
     trial, final = fitted
     fit, held, _ = own.hold_out(forget, retain, (), (), 0)
     everything = [
@@ -282,15 +291,16 @@ def test_the_trial_head_sees_no_row_held_out_and_both_heads_choose(case, quick, 
     of_trial = {tuple(x.tolist()) for x in trial.x}
     assert len(trial.s) == 40 and len(final.s) == 50 and len(held) == 10
     assert {n for n, x in enumerate(everything) if x in of_trial} == {*fit}
-    assert len(screened) == len(choice.settings(plain=True))
+    assert len(screened) == len(choice.settings())
 
 
 def test_of_many_rows_some_are_asked_and_the_screen_uses_these(case, quick, monkeypatch):
     model, tokenizer, forget, retain, _ = case
     monkeypatch.setattr(answers, "MOST_FORGET", 4)
     monkeypatch.setattr(answers, "MOST_KEPT", 10)
-    plain = own.Choices(steps=50, plain=True)
-    report = own.unlearn(model, tokenizer, Rows(forget, retain), plain, progress=False).report
+    monkeypatch.setattr(own, "training_set", of_the_rows_alone)
+    few = own.Choices(steps=50)
+    report = own.unlearn(model, tokenizer, Rows(forget, retain), few, progress=False).report
     assert report["verdict"]["lines"][1] == (
         "asked: 4 of 10 rows (forget), 10 of 40 rows (retain), drawn at random"
     )
@@ -307,8 +317,8 @@ def test_forms_that_only_rows_to_forget_have_are_named_before_training():
 
 
 def test_the_worse_of_two_heads_counts():
-    trial = choice.Screened(1.0, 2.0, 0.0, {"held_out_retain": 0.9}, 0.5)
-    final = choice.Screened(1.0, 2.0, 0.3, {"retain": 0.7, "held_out_retain": 0.95}, 0.5)
+    trial = choice.Screened(1.0, 2.0, 0.0, {"held_out_retain": 0.9})
+    final = choice.Screened(1.0, 2.0, 0.3, {"retain": 0.7, "held_out_retain": 0.95})
     for pair in ((trial, final), (final, trial)):
         both = choice.worse(*pair)
         assert (
@@ -578,21 +588,18 @@ def test_answers_stay_within_the_context_and_each_has_its_own_room(case, quick):
 
 def test_at_most_three_settings_are_judged_and_both_dials_are_among_them():
     def entry(T, w, said, kept=1.0):
-        return choice.Screened(T, w, said, {"retain": kept}, 0.0)
+        return choice.Screened(T, w, said, {"retain": kept})
 
     tried = [(1, 1, 0.4), (1, 2, 0), (2, 1, 0), (1, 3, 0), (3, 1, 0), (1, 4, 0), (4, 1, 0)]
     screened = [entry(*each) for each in (*tried, (1, 8, 0.0, 0.5))]
     assert [(e.T, e.w) for e in choice.candidates(screened)] == [(1, 2), (1, 4), (2, 1)]
     assert [(e.T, e.w) for e in choice.candidates(screened[:1])] == [(1, 1)]
-    apart = [choice.Screened(1, w, said, {"retain": 1.0, "other": kept}, 0) for w, said, kept in
+    apart = [choice.Screened(1, w, said, {"retain": 1.0, "other": kept}) for w, said, kept in
              ((1, 0.4, 1.0), (2, 0.0, 0.7))]  # fmt: skip
     assert [e.w for e in choice.candidates(apart)] == [2], (
         "no leak comes before rows that no head saw"
     )
     assert choice.settings(2.0) == [(2.0, 1.0)] and choice.settings(2.0, 0.5) == [(2.0, 0.5)]
-    plain = choice.settings(plain=True)
-    assert (1.0, 4.0) in plain and (4.0, 1.0) in plain
-    assert choice.settings(w=4.0, plain=True) == [(1.0, 4.0), (1.5, 4.0), (2.0, 4.0)]
     assert choice.settings() == [(1.0, w) for w in choice.STRENGTHS]
     assert choice.settings(w=4.0) == [(1.0, 4.0)]
     many = [entry(1, w, 0.0) for w in choice.STRENGTHS]
@@ -611,13 +618,6 @@ def test_no_leak_then_rows_kept_when_sampled_then_the_lowest_T():
     assert "best of 2 settings" in choice.reason(two)
     _, first, second = choice.table(two, two[1]).splitlines()
     assert first.split()[:3] == ["1", "1", "2"] and second.startswith("*") and "9 of 9" in second
-
-
-def test_rates_are_chosen_by_separation_and_the_smaller_wins_a_tie():
-    trials = [{"lr": 1e-3, "gap": 0.5}, {"lr": 2e-3, "gap": 0.9}, {"lr": 5e-3, "gap": 0.9}]
-    assert choice.choose_rate(trials)["lr"] == 2e-3 and np.isfinite(
-        choice.choose_rate(trials)["gap"]
-    )
 
 
 def test_the_sample_rows_are_those_that_the_built_in_model_of_profile_smoke_knows():

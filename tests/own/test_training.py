@@ -237,8 +237,8 @@ def test_what_a_head_still_says_is_mined(taught):
     """A head that tilts nothing says everything; no text of one that says nothing is mined."""
     model, tokenizer, rows, lessons = taught
     material = training.material(model, tokenizer, [*lessons[:10], *lessons[-40:]], progress=False)
-    [head] = own.fit_heads(material.features, [{"lr": 1e-6, "epochs": 1, "warmup_epochs": 0}],
-                           vocab_size=len(tokenizer), progress=False)  # fmt: skip
+    slow = {"lr": 1e-6, "epochs": 1, "warmup_epochs": 0}
+    head = own.fit_head(material.features, vocab_size=len(tokenizer), progress=False, **slow)
     found = training.mined(model, tokenizer, head, lessons, progress=False)
     assert {k for each in found for k in each.origins} >= {*range(8)}
     for each in found:
