@@ -4,19 +4,22 @@ The forms are TOFU's question and answer, and three forms that TRL documents: pr
 messages, and text. A row with `raw` is plain text without a chat template.
 """
 
-import csv
 import dataclasses
 import re
 import sys
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from io import StringIO
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from t3lib.core import hub
 from t3lib.core.errors import UserError, printable
+from t3lib.core.files import read_text
 from t3lib.core.rows import Row, check_row, parse_rows, question_of, spelled
 from t3lib.own.questions import question_text
 
@@ -190,10 +193,11 @@ def _entries(source: str | Path) -> list[Any]:
     path = Path(source).expanduser()
     if "\0" in str(path):
         raise UserError(f"{path}: no file's name holds a NUL")
-    readers = {".csv": _csv, ".tsv": _csv, ".parquet": _parquet} | dict.fromkeys(
-        (".json", ".jsonl"), parse_rows
-    )
-    return readers.get(path.suffix.lower(), parse_rows if _is_file(path) else _hub)(path)
+    if path.suffix.lower() in (".csv", ".tsv", ".parquet"):
+        return _table(path)
+    if path.suffix.lower() in (".json", ".jsonl") or _is_file(path):
+        return parse_rows(path)
+    return _hub(path)
 
 
 def normal(entry: Any, where: str, system: str | None = None) -> Row:
@@ -354,55 +358,36 @@ def _is_file(path: Path) -> bool:
         return False
 
 
-def _csv(path: Path) -> list[dict[str, Any]]:
-    lines: list[tuple[int, list[str]]] = []
-    limit = csv.field_size_limit(2**31 - 1)  # a column that nothing uses may be long
+def _table(path: Path) -> list[dict[str, Any]]:
+    """Read a CSV, TSV or Parquet file. Cells of CSV and TSV are text, and a missing one is ""."""
     try:
-        with open(path, encoding="utf-8-sig", newline="") as handle:
-            comma = "\t" if path.suffix.lower() == ".tsv" else ","
-            reader = csv.reader(handle, strict=True, delimiter=comma)
-            lines += ((reader.line_num, fields) for fields in reader if fields)
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not UTF-8 text (byte {error.start})") from None
-    except csv.Error as error:
-        raise UserError(f"{path} line {reader.line_num}: malformed CSV ({error})") from None
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror or error}") from None
-    finally:
-        csv.field_size_limit(limit)
-    if len(lines) < 2:
-        raise UserError(f"{path} holds no rows")
-    (_, header), *rows = lines
-    names = [name.strip() for name in header]
-    if len(set(names)) < len(names):
-        raise UserError(f"{path}: two columns have one name")
-    for number, fields in rows:
-        if len(fields) > len(names):  # a row with a comma too many must not shift its answer
-            what = "a comma" if comma == "," else "a tab"
-            advice = f"put text that contains {what} into double quotes"
-            raise UserError(
-                f"{path} line {number}: {len(fields)} values for {len(names)} columns: {advice}"
+        if path.suffix.lower() == ".parquet":
+            with open(path, "rb") as handle:
+                table = pd.read_parquet(handle, engine="pyarrow", dtype_backend="pyarrow")
+        else:
+            # The header is read as a row, so that a longer row is an error and no name is changed.
+            cells = pd.read_csv(
+                StringIO(read_text(path)),
+                sep="\t" if path.suffix.lower() == ".tsv" else ",",
+                header=None,
+                dtype=str,
+                keep_default_na=False,
+                index_col=False,
             )
-    return [dict(zip(names, fields)) for _, fields in rows]
+            table = cells[1:].set_axis(cells.iloc[0].str.strip(), axis=1)
+    except UserError:
+        raise
+    except pd.errors.EmptyDataError:
+        table = pd.DataFrame()
+    except Exception as error:  # a parser raises whatever a damaged file makes of it
+        what = getattr(error, "strerror", None) or error
+        raise UserError(f"cannot read {path}: {printable(what)}") from None
 
-
-def _parquet(path: Path) -> list[dict[str, Any]]:
-    try:
-        from pyarrow import ArrowException
-        from pyarrow.parquet import read_table
-    except ImportError:
-        raise UserError(
-            f"{path}: Parquet needs the package pyarrow (pip install pyarrow)"
-        ) from None
-    try:
-        entries = read_table(path).to_pylist()
-    except (OSError, ValueError, ArrowException) as error:
-        raise UserError(
-            f"cannot read {path}: {getattr(error, 'strerror', None) or printable(error)}"
-        ) from None
-    if not entries:
+    if table.columns.has_duplicates:
+        raise UserError(f"{path}: two columns have one name")
+    if table.empty:
         raise UserError(f"{path} holds no rows")
-    return entries
+    return table.to_dict("records")
 
 
 def _hub(path: Path) -> list[dict[str, Any]]:

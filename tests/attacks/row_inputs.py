@@ -176,15 +176,15 @@ CSV = {
 BAD_CSV = {
     "a comma too many in every row": (
         b"question,answer\nWho, exactly?,Ada\n",
-        "line 2: 3 values for 2 columns",
+        "cannot read …Expected 2 fields in line 2, saw 3",
     ),
     "a comma too many in one row": (
         b"question,answer\nq,a\nq,b,c\n",
-        "line 3: 3 values for 2 columns",
+        "cannot read …Expected 2 fields in line 3, saw 3",
     ),
     "too few": (b"question,answer\nq\n", "row 1: answer is missing"),
     "one name twice": (b"question,answer,answer\nq,a,b\n", "two columns have one name"),
-    "open quote": (b'question,answer\n"q,a\nq,a\n', "malformed CSV"),
+    "open quote": (b'question,answer\n"q,a\nq,a\n', "EOF inside string"),
     "NUL": (b"question,answer\nq\0,a\n", "row 1: question holds a control character"),
     "Latin 1": ("question,answer\ncafé,a\n".encode("latin-1"), "not UTF-8 text (byte 19)"),
     "UTF-16": ("question,answer\nq,a\n".encode("utf-16"), "not UTF-8 text (byte 0)"),
