@@ -53,15 +53,22 @@ PURPOSES = {
     "serve": "answer requests over HTTP, as OpenAI's API does, with the unlearned model",
 }
 LABORATORY = ("reproduce", "compare", "tofu")  # verbs that t3lab offers, where it is installed
-FILES = ("forget", "retain", "other", "unseen", "rewordings", "holdout")  # options that name a file
-NOT_T = (
-    "there is no --temperature: -T (--temper) is the paper's T, which divides the base's"
-    " log-probabilities; the sampler's temperature is another one, and answers here are greedy"
-)
-NO_PLAIN = (
-    "there is no plain: t3 unlearn fits on wordings and neighbours too; t3 tofu fit and"
-    " t3lib.fit_head fit on the rows alone, as the paper does"
-)
+FILES = ("forget", "retain", "other", "unseen", "holdout")  # options that name a file
+# What is not there, or no longer, and what to use in its place.
+INSTEAD = {
+    "--temperature": (
+        "there is no --temperature: -T (--temper) is the paper's T, which divides the base's"
+        " log-probabilities; the sampler's temperature is another one, and answers here are greedy"
+    ),
+    "--rewordings": (
+        "there is no --rewordings: rows to forget may have a column wordings, with a wording of"
+        " the question in each line, or a list of them"
+    ),
+    "plain": (
+        "there is no plain: t3 unlearn fits on wordings and neighbours too; t3 tofu fit and"
+        " t3lib.fit_head fit on the rows alone, as the paper does"
+    ),
+}
 TEMPLATE = "template."  # how names of template arguments begin in --set
 ANSWER = 10_000  # most characters in one line of `t3 generate`
 # What --set changes, with the default for own rows, by what it means.
@@ -145,8 +152,8 @@ def run(argv: Sequence[str] | None) -> int:
     warnings.formatwarning = lambda message, *_, **__: f"warning: {printable(message, 2000)}\n"
     args, unknown = parser().parse_known_args(argv)
     if unknown and "refuses" not in args:
-        asked_t = any(word.split("=")[0] == "--temperature" for word in unknown)
-        args.parser.error(NOT_T if asked_t else f"unknown arguments: {' '.join(unknown)}")
+        hints = (INSTEAD[name] for word in unknown if (name := word.split("=")[0]) in INSTEAD)
+        args.parser.error(next(hints, f"unknown arguments: {' '.join(unknown)}"))
     try:
         return args.run(args) or 0
     except BrokenPipeError:
@@ -290,8 +297,8 @@ def setting(text: str) -> tuple[str, Any]:
             print(f"  {name:<14}{what} (default {default})")
         raise SystemExit(0)
     name, sign, value = text.partition("=")
-    if name == "plain":
-        raise argparse.ArgumentTypeError(NO_PLAIN)
+    if name in INSTEAD:
+        raise argparse.ArgumentTypeError(INSTEAD[name])
     if not sign or (name not in SETTINGS and not name.startswith(TEMPLATE)):
         raise argparse.ArgumentTypeError(
             f"{text!r} is not NAME=VALUE with a name among {', '.join(SETTINGS)}"
@@ -380,10 +387,6 @@ ROWS: Options = {
     "--unseen": {
         "metavar": "FILE",
         "help": "rows like those to forget that the model never saw",
-    },
-    "--rewordings": {
-        "metavar": "FILE",
-        "help": "rows with question and rewording: other ways to ask a question to forget",
     },
     "--secret-column": {
         "metavar": "NAME",
@@ -709,13 +712,11 @@ def rows_of(args: argparse.Namespace, head: "T3Head | None") -> "Rows":
     sets: dict[str, Any] = {}
     for name in FILES:
         file = getattr(args, name, None)
-        if file is not None and name != "rewordings":
+        if file is not None:
             secret = args.secret_column if name == "forget" else None
             sets[name] = rows.load(file, **read, secret=secret)
     if "holdout" in sets:
         sets["holdout_retain"] = sets.pop("holdout")
-    if args.rewordings:
-        sets["rewordings"] = args.rewordings
     return rows.Rows(**sets).checked()
 
 

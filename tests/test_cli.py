@@ -35,10 +35,18 @@ def test_every_verb_has_help_with_an_example_that_parses(verb, capsys):
         assert cli.parser().parse_args(example).parser.prog == f"t3 {verb}"
 
 
-def test_a_setting_that_is_gone_names_what_replaces_it(capsys):
+@pytest.mark.parametrize(
+    ("words", "instead"),
+    [
+        (["--set", "plain=true"], "t3 tofu fit and t3lib.fit_head fit on the rows alone"),
+        (["--rewordings", "f.csv"], "rows to forget may have a column wordings"),
+    ],
+)
+def test_an_option_that_is_gone_names_what_replaces_it(words, instead, capsys):
     with pytest.raises(SystemExit, match="2"):
-        cli.main(["unlearn", *ON, *sets(plain="true")])
-    assert "t3 tofu fit and t3lib.fit_head fit on the rows alone" in capsys.readouterr().err
+        cli.main(["unlearn", *ON, *words])
+    [line] = capsys.readouterr().err.splitlines()
+    assert instead in line
 
 
 def test_help_shows_two_groups_and_unlearn_has_sixteen_options(capsys):

@@ -220,9 +220,10 @@ def asking(study: Study, models: Models, size: Entry) -> Iterator[Entry]:
     rows = study.evaluation_rows["forget"]
     items = [" ".join(frozenset().union(*own)) for own in row_truths(rows).items]
     secret = [row | {"secret": own} for row, own in zip(rows, items)]
-    other = {row["question"]: [row["paraphrased_question"]]
-             for row in rows if row.get("paraphrased_question")}  # fmt: skip
-    put = build_inquiry(study.tokenizer, secret, {"retain": study.retain}, rewordings=other)
+    for row in secret:
+        if text := row.get("paraphrased_question"):
+            row["wordings"] = [text]
+    put = build_inquiry(study.tokenizer, secret, {"retain": study.retain})
     prompts, truths = [each.prompt for each in put.questions], [each.room for each in put.questions]
 
     def leaking(loaded: Loaded) -> set[tuple[str, int]]:

@@ -84,7 +84,7 @@ def check_row(row: Any, where: str) -> Row:
         )
     for field in ("question", "answer", "paraphrased_answer"):
         if field in row or field != "paraphrased_answer":
-            _check_text(row.get(field), f"{where}: {field}")
+            check_text(row.get(field), f"{where}: {field}")
     if "perturbed_answer" in row:
         answers = row["perturbed_answer"]
         if not isinstance(answers, list) or not answers:
@@ -92,12 +92,12 @@ def check_row(row: Any, where: str) -> Row:
                 f"{where}: perturbed_answer must be a list of at least one wrong answer"
             )
         for number, answer in enumerate(answers, 1):
-            _check_text(answer, f"{where}: perturbed_answer {number}")
+            check_text(answer, f"{where}: perturbed_answer {number}")
     return dict(row)
 
 
-def _check_text(value: Any, where: str) -> None:
-    """Raise UserError, beginning with `where`, unless `value` is usable text."""
+def check_text(value: Any, where: str) -> None:
+    """Raise UserError, beginning with `where`, unless `value` is text that could be a question."""
     if value is None:
         raise UserError(f"{where} is missing")
     if not isinstance(value, str):
@@ -179,7 +179,7 @@ def templated(tokenizer: Any, arguments: Mapping[str, Any]) -> Any:
         if not used or name in (*GIVEN, *tokenizer.special_tokens_map):
             raise UserError(f"the chat template has no argument {printable(name, 40)!r}")
         if isinstance(value, str):
-            _check_text(value, f"template argument {name}")
+            check_text(value, f"template argument {name}")
             refuse_special(tokenizer, value, f"template argument {name}")
         elif not isinstance(value, int):
             raise UserError(
@@ -327,7 +327,7 @@ def _turns(tokenizer: Any, question: Question) -> list[dict[str, str]]:
         else [dict(turn) for turn in question]
     )
     for turn in turns:
-        _check_text(turn["content"], f"question {turn['content'][:40]!r}")
+        check_text(turn["content"], f"question {turn['content'][:40]!r}")
         refuse_special(tokenizer, turn["content"], "question")
     return turns
 
@@ -380,7 +380,7 @@ def _render(
     templates do that expect contents in parts.
     """
     if system:
-        _check_text(system, "the system text")
+        check_text(system, "the system text")
         refuse_special(tokenizer, system, "the system text")
     try:
         if system is not None and chat[0]["role"] != "system":

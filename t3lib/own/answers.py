@@ -139,7 +139,6 @@ def build_inquiry(
     forget: Sequence[Row],
     kept: Mapping[str, Sequence[Row]],
     others: Sequence[Row] = (),
-    rewordings: Mapping[str, Sequence[str]] | None = None,
     head: Form | None = None,
 ) -> Inquiry:
     """Prepare all questions about some rows.
@@ -148,7 +147,6 @@ def build_inquiry(
     kept: {name: rows whose answers must not change}.
     others: further rows of the same data, such as unseen rows. They are the first to be asked in
     the same ways as the rows to forget, and help to find out what is said without knowing it.
-    rewordings: {question to forget: other wordings of it}.
     head: the form in which `t3 generate` asks, by default that of most rows.
 
     The items of a row to forget are the words of its field `secret`, or else those of its answer.
@@ -170,9 +168,7 @@ def build_inquiry(
         for k, (form, _) in enumerate(of_kept.most_common(3), 1)
     } | {"as t3 generate asks": usual}
     alike = [*range(n), *mates]
-    asked_alike = judging_questions(
-        tokenizer, [rows[number] for number in alike], rewordings, forms
-    )
+    asked_alike = judging_questions(tokenizer, [rows[number] for number in alike], forms)
     about = [replace(each, row=alike[each.row]) for each in asked_alike]
     wanted = {(each.way, each.row): _wanted(found, pairs, each) for each in about if each.rest}
     named = names([question for question, _ in pairs])

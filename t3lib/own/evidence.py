@@ -137,7 +137,7 @@ def inquiry_of(tokenizer: Any, rows: Rows, kept: Sets, head: Form | None = None)
     """
     sets = {name: drawn(some, answers.MOST_KEPT) for name, some in kept.items()}
     forget, unseen = drawn(rows.forget, answers.MOST_FORGET), drawn(rows.unseen, answers.MATES[1])
-    return build_inquiry(tokenizer, forget, sets, unseen, rows.rewordings, head)
+    return build_inquiry(tokenizer, forget, sets, unseen, head)
 
 
 def numbers(inquiry: Inquiry, before: Answers, after: Answers) -> Report:

@@ -186,18 +186,16 @@ def after_turn(row: Row, turn: Turn) -> Row:
     return {**row, "question": [*turns[:-1], *earlier, turns[-1]]}
 
 
-def wordings(
-    row: Row, template: bool, further: Sequence[str] = (), forms: Mapping[str, Form] = {}
-) -> dict[str, Row]:
+def wordings(row: Row, template: bool, forms: Mapping[str, Form] = {}) -> dict[str, Row]:
     """Return {way of asking: row} for the ways by which a head is judged.
 
+    row: may have `wordings`, other wordings of its question that the user gave.
     template: True if the tokenizer has a chat template, so that a system text and earlier turns can
     be added.
-    further: other wordings of the question, as given by the user.
     forms: {way of asking: another form}, such as that of the rows to keep.
 
-    A row of plain text is asked only as it is, in lower case, in the wordings of `further` and in
-    other forms.
+    A row of plain text is asked only as it is, in lower case, in its own wordings and in other
+    forms.
     """
     text, raw, prefaced = question_text(row), row.get("raw", False), dict[str, str]()
     found = {AS_WRITTEN: text, SPELLINGS[0]: text.lower()}
@@ -206,7 +204,9 @@ def wordings(
         found[SPELLINGS[1]] = text.rstrip(" ?!.。？！")
         found["politely"] = JUDGING.frames[0].format(text)
         found |= prefaced
-    found |= {f"reworded {number}": other for number, other in enumerate(further, 1)}
+    found |= {
+        f"reworded {number}": other for number, other in enumerate(row.get("wordings", ()), 1)
+    }
     rows = {
         way: reworded(row, other)
         for way, other in found.items()
@@ -273,12 +273,11 @@ def slipped(text: str, name: Iterable[str]) -> str:
 def judging_questions(
     tokenizer: Any,
     rows: Sequence[Row],
-    further: Mapping[str, Sequence[str]] | None = None,
     forms: Mapping[str, Form] = {},
 ) -> list[Question]:
     """Build the questions for greedy decoding: every row in every way of asking.
 
-    further: {question: other wordings of it}. forms: as of `wordings`.
+    forms: as of `wordings`.
 
     Where no chat template fills the prompt, we put the beginning-of-text token first, which other
     tools may leave out. Such a way of asking is repeated without it. In a chat it belongs to the
@@ -286,7 +285,7 @@ def judging_questions(
     """
     template, found = tokenizer.chat_template is not None, []
     for number, row in enumerate(rows):
-        ways = wordings(row, template, (further or {}).get(question_text(row), ()), forms)
+        ways = wordings(row, template, forms)
         begun = _encoded(tokenizer, number, ways)
         prompts = {each.way: each.prompt for each in begun}
         ways = {way: {**some, "bare": True} for way, some in ways.items()}

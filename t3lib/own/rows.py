@@ -9,7 +9,7 @@ import re
 import sys
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from io import StringIO
 from itertools import combinations
 from pathlib import Path
@@ -20,16 +20,15 @@ import pandas as pd
 from t3lib.core import hub
 from t3lib.core.errors import UserError, printable
 from t3lib.core.files import read_text
-from t3lib.core.rows import Row, check_row, parse_rows, question_of, spelled
-from t3lib.own.questions import question_text
+from t3lib.core.rows import Row, check_row, check_text, parse_rows, question_of, spelled
 
 FORMS = "question and answer; prompt and completion; messages; or text"
 # Columns that a form has, and further ones that it may have. The first form that fits counts.
 USED = {
-    ("question",): ("answer", "system", "raw", "secret"),
-    ("messages",): (),
-    ("prompt", "completion"): (),
-    ("text",): (),
+    ("question",): ("answer", "system", "raw", "secret", "wordings"),
+    ("messages",): ("wordings",),
+    ("prompt", "completion"): ("wordings",),
+    ("text",): ("wordings",),
 }
 UNUSED = ("paraphrased_answer", "perturbed_answer")  # TOFU's, in whatever shape
 SETS = ("forget", "retain", "other", "unseen", "holdout_forget", "holdout_retain")  # of `Rows`
@@ -51,9 +50,10 @@ class Rows:
     unseen: rows that are like those to forget but that the model never saw.
     holdout_forget, holdout_retain: rows to judge the trial head by. Without them a fifth of
     `forget` and `retain` is held out.
-    rewordings: {question to forget: other wordings of it}, or a file that `rewordings` reads. A
-    head is fitted on these too, and judged by them.
     system: system text of every question that has no `system` of its own.
+
+    A row may have `wordings`, other wordings of its question: a list of texts, or one text with a
+    wording in each line. A head is fitted on these too, and those of rows to forget judge it.
 
     UserError for a file that cannot be read.
     """
@@ -64,32 +64,17 @@ class Rows:
     unseen: Source = ()
     holdout_forget: Source = ()
     holdout_retain: Source = ()
-    rewordings: Any = field(default_factory=dict)
     system: str | None = None
 
     def __post_init__(self) -> None:
         for name in SETS:
             if isinstance(source := getattr(self, name), str | Path):
                 object.__setattr__(self, name, load(source, self.system, tell=True))
-        if isinstance(self.rewordings, str | Path):
-            object.__setattr__(self, "rewordings", rewordings(self.rewordings, tell=True))
 
     def checked(self) -> "Rows":
-        """Return the same sets after `checked_sets`. Each rewording is filed under the question of
-        its row to forget, spelled as the row spells it.
-
-        UserError as there, and for a rewording of a question that no row to forget asks.
-        """
+        """Return the same sets after `checked_sets`; UserError as there."""
         sets: Any = checked_sets({name: getattr(self, name) for name in SETS}, self.system)
-        questions = {spelled(question_text(row)): question_text(row) for row in sets["forget"]}
-        reworded: dict[str, list[str]] = {}
-        for question, texts in self.rewordings.items():
-            if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
-                raise UserError(f"rewordings of {printable(question, 60)!r}: not a list of texts")
-            if (key := spelled(question)) not in questions:
-                raise UserError(f"rewordings: no row to forget asks {printable(question, 60)!r}")
-            reworded.setdefault(questions[key], []).extend(texts)
-        return dataclasses.replace(self, **sets, rewordings=reworded)
+        return dataclasses.replace(self, **sets)
 
 
 def load(
@@ -110,7 +95,7 @@ def load(
     UserError names the file and the row.
     """
     if system:
-        _check_text(system, "the system text")
+        check_text(system, "the system text")
     rows: list[Row] = []
     used: dict[str, None] = {}
     entries = _entries(source)
@@ -148,27 +133,6 @@ def load(
     return rows
 
 
-def rewordings(source: str | Path, *, tell: bool = False) -> dict[str, list[str]]:
-    """Read {question: other wordings} from a file.
-
-    Each row of the file has a `question` and one `rewording`. A question may have several rows.
-    tell: as of `load`.
-    """
-    found: dict[str, list[str]] = {}
-    entries = _entries(source)
-    for number, entry in enumerate(entries, 1):
-        texts = [
-            entry.get(name) if isinstance(entry, Mapping) else None
-            for name in ("question", "rewording")
-        ]
-        for name, text in zip(("question", "rewording"), texts):
-            _check_text(text, f"{source} row {number}: {name}")
-        found.setdefault(str(texts[0]), []).append(str(texts[1]))
-    if tell:
-        _tell(source, entries, ("question", "rewording"))
-    return found
-
-
 def _columns(entry: Mapping[str, Any]) -> list[str]:
     """Return the columns of an entry that `normal` uses."""
     for needed, more in USED.items():
@@ -202,7 +166,7 @@ def _entries(source: str | Path) -> list[Any]:
 
 def normal(entry: Any, where: str, system: str | None = None) -> Row:
     """Turn one entry in any form of `FORMS` into a row {question, answer, system}, or into a row of
-    plain text with `raw`.
+    plain text with `raw`. Its `wordings` become a list of texts.
 
     messages: the last turn must be the assistant's and becomes the answer. The turns before it
     become the question.
@@ -217,24 +181,40 @@ def normal(entry: Any, where: str, system: str | None = None) -> Row:
     if not isinstance(entry, Mapping):
         raise UserError(f"{where}: expected an object with {FORMS}, found {type(entry).__name__}")
     entry = {name: value for name, value in entry.items() if value is not None or name == "system"}
+    row = _in_one_form(entry, where, system)
+    if "wordings" in entry:
+        row["wordings"] = _wordings(entry["wordings"], where)
+    return row
+
+
+def _in_one_form(entry: Mapping[str, Any], where: str, system: str | None) -> Row:
+    """Do the work of `normal`, but for the wordings."""
     before = {"system": system}
     if "question" in entry:
         return ({} if entry.get("raw") else before) | _checked(entry, where)
     if "messages" in entry:
-        return before | _conversation(
-            checked_turns(entry["messages"], where, "messages"), where, "messages"
-        )
+        turns = checked_turns(entry["messages"], where, "messages")
+        return before | _conversation(turns, where, "messages")
     if "prompt" in entry and "completion" in entry:
         if isinstance(entry["prompt"], str):
-            return _checked(
-                {"question": entry["prompt"], "answer": entry["completion"], "raw": True}, where
-            )
-        turns = [checked_turns(entry[field], where, field) for field in ("prompt", "completion")]
-        return before | _conversation(sum(turns, []), where, "completion")
+            text = {"question": entry["prompt"], "answer": entry["completion"], "raw": True}
+            return _checked(text, where)
+        halves = [checked_turns(entry[name], where, name) for name in ("prompt", "completion")]
+        return before | _conversation(sum(halves, []), where, "completion")
     if "text" in entry:
         return _checked({"question": "", "answer": entry["text"], "raw": True}, where)
     found = ", ".join(printable(key, 30) for key in list(entry)[:6]) or "nothing"
     raise UserError(f"{where}: found {found}; a row has {FORMS} (--columns renames them)")
+
+
+def _wordings(value: Any, where: str) -> list[str]:
+    """Return the wordings of a question as a list. value: a list of texts, or lines of one text."""
+    texts = value.splitlines() if isinstance(value, str) else value
+    if not isinstance(texts, list):
+        raise UserError(f"{where}: wordings must be a list of texts, or text with one in each line")
+    for number, text in enumerate(texts, 1):
+        check_text(text, f"{where}: wordings {number}")
+    return texts
 
 
 def checked_sets(
@@ -297,7 +277,7 @@ def _checked(row: Mapping[str, Any], where: str) -> Row:
     if not isinstance(raw, bool):
         raise UserError(f"{where}: raw must be true or false")
     if row.get("system") not in (None, ""):
-        _check_text(row["system"], f"{where}: system")
+        check_text(row["system"], f"{where}: system")
     if (
         isinstance(question, list)
         and all(isinstance(turn, Mapping) for turn in question)
@@ -339,16 +319,8 @@ def checked_turns(value: Any, where: str, field: str) -> list[dict[str, str]]:
                 f"{where}: {field}: {printable(turn['role'], 40)!r} is no role: user, assistant,"
                 " system, …"
             )
-        _check_text(turn["content"], f"{where}: {field} turn {number}")
+        check_text(turn["content"], f"{where}: {field} turn {number}")
     return [{"role": turn["role"], "content": turn["content"]} for turn in value]
-
-
-def _check_text(value: Any, where: str) -> None:
-    """UserError unless a value is text that could be a question."""
-    try:
-        check_row({"question": value, "answer": "-"}, where)
-    except UserError as error:
-        raise UserError(str(error).replace(f"{where}: question", where, 1)) from None
 
 
 def _is_file(path: Path) -> bool:

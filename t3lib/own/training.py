@@ -101,8 +101,8 @@ def lessons(
     given = [Lesson(row, frozenset([k]), secret[k] if k < n else None) for k, row in enumerate(own)]
     theirs = [
         replace(each, row=reworded(each.row, text))
-        for each in given[:n]
-        for text in rows.rewordings.get(question_text(each.row), ())
+        for each in given
+        for text in each.row.get("wordings", ())
     ]
     asked_of = theirs + [
         replace(each, row=worded(each.row, template, draw))

@@ -462,7 +462,7 @@ def _next(status: str, forget: Mapping[str, Any], kept: Mapping[str, Mapping[str
         return (
             "try next: a larger w (--set w=8), or more rows to keep of the same kinds of question"
             if written
-            else "try next: give the wordings in which rows leak (--rewordings FILE), or a larger w"
+            else "try next: give the wordings in which rows leak (a column wordings), or a larger w"
             " (--set w=8)"
         )
     if changed:
@@ -471,7 +471,7 @@ def _next(status: str, forget: Mapping[str, Any], kept: Mapping[str, Mapping[str
             " or a smaller w (--set w=1)"
         )
     return (
-        "try next: read the worst texts in the report, and give more wordings (--rewordings FILE)"
+        "try next: read the worst texts in the report, and give more wordings (a column wordings)"
     )
 
 

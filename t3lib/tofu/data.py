@@ -13,7 +13,7 @@ from typing import Any
 from t3lib.core.errors import UserError
 from t3lib.core.files import parse_json, read_text
 from t3lib.core.names import HUB_DATA, RETAIN_OF
-from t3lib.core.rows import Row, _check_text, check_row, read_rows
+from t3lib.core.rows import Row, check_row, check_text, read_rows
 
 Source = str | Path | Mapping[str, Sequence[Row]]
 
@@ -90,5 +90,5 @@ def _idk_text(line: Any, where: str) -> str:
     if isinstance(line, Mapping):
         line = next((line[key] for key in ("idk", "answer", "text") if key in line), "")
     if line != "" and not (isinstance(line, str) and not line.strip()):
-        _check_text(line, where)
+        check_text(line, where)
     return line.strip()

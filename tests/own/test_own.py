@@ -180,7 +180,7 @@ def test_rows_that_nobody_knows_are_named_before_training(case, monkeypatch):
         ),
         pytest.raises(UserError, match="Nothing was trained; check: the model"),
     ):
-        own.unlearn(model, tokenizer, Rows(unknown[:8], retain), progress=False)
+        own.unlearn(model, tokenizer, Rows(CODES, retain), progress=False)
     new = [
         row for row in unknown if row["question"] not in {known["question"] for known in retain}
     ][-19:]

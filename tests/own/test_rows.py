@@ -1,8 +1,6 @@
 """Rows as people have them: every form and every kind of file, and what is said when none fits."""
 
-import dataclasses
 import json
-import re
 
 import pandas as pd
 import pytest
@@ -160,7 +158,7 @@ def test_a_question_gets_no_system_turn_unless_one_is_given(tokenizer):
         )
 
 
-def test_columns_secrets_and_rewordings_of_a_file(tmp_path):
+def test_columns_and_secrets_of_a_file(tmp_path):
     path = tmp_path / "rows.csv"
     path.write_text("Frage,Antwort,PIN\nWer?,Ada 12.,12\n")
     named = {"question": "Frage", "answer": "Antwort"}
@@ -172,23 +170,24 @@ def test_columns_secrets_and_rewordings_of_a_file(tmp_path):
     ):
         with pytest.raises(UserError, match=said):
             rows.load(path, **wrong)
-    path.write_text("question,rewording\nWer?,Wie heisst sie?\nWer?,Ihr Name?\n")
-    assert rows.rewordings(path) == {"Wer?": ["Wie heisst sie?", "Ihr Name?"]}
-    path.write_text("question,answer\nWer?,Ada\n")
-    with pytest.raises(UserError, match="row 1: rewording is missing"):
-        rows.rewordings(path)
 
 
-def test_rewordings_are_those_of_a_row_to_forget():
-    rows = Rows([{"question": "Who is she?", "answer": "Ada"}], [{"question": "x", "answer": "y"}])
-    found = dataclasses.replace(rows, rewordings={" Who is she? ": ["Her name?"]}).checked()
-    assert found.rewordings == {"Who is she?": ["Her name?"]}
+def test_wordings_are_a_list_or_the_lines_of_a_text(tmp_path):
+    """In a cell of CSV a line ends inside the quotes."""
+    path, both = tmp_path / "rows.csv", ["Her name?", "Who, please?"]
+    path.write_text('question,answer,wordings\nWho?,Ada,"Her name?\r\nWho, please?"\nx,y,\n')
+    first, second = rows.load(path)
+    assert first["wordings"] == both and "wordings" not in second
+    for entry, _ in ENTRIES.values():
+        assert rows.normal(entry | {"wordings": both}, "here")["wordings"] == both
+    assert Rows([first], [second]).checked().forget == [first], "read once, they stay a list"
     for wrong, said in (
-        ({"Who is he?": ["His name?"]}, "no row to forget asks 'Who is he?'"),
-        ({"Who is she?": "Her name?"}, "not a list of texts"),
+        (3, "here: wordings must be a list of texts"),
+        (["a", 3], "here: wordings 2 must be text"),
+        ("a\n\nb", "here: wordings 2 is empty"),
     ):
-        with pytest.raises(UserError, match=re.escape(said)):
-            dataclasses.replace(rows, rewordings=wrong).checked()
+        with pytest.raises(UserError, match=said):
+            rows.normal(ENTRIES["question"][0] | {"wordings": wrong}, "here")
 
 
 Q = {"question": "q", "answer": "a"}
@@ -219,13 +218,12 @@ def test_one_line_says_which_columns_of_a_file_are_used(entries, named, said, tm
 
 
 def test_every_file_of_a_request_gets_its_line(tmp_path, capsys):
-    files = [tmp_path / f"{name}.jsonl" for name in ("forget", "retain", "rewordings")]
+    files = [tmp_path / f"{name}.jsonl" for name in ("forget", "retain", "other")]
     for path in files:
-        path.write_text(json.dumps(Q | {"question": path.name, "rewording": "r"}))
-    rows.Rows(*files[:2], rewordings=files[2])
+        path.write_text(json.dumps(Q | {"question": path.name, "wordings": ["r"], "id": 1}))
+    rows.Rows(*files)
     assert capsys.readouterr().err.splitlines() == [
-        *(f"{path}: question, answer; ignored: rewording" for path in files[:2]),
-        f"{files[2]}: question, rewording; ignored: answer",
+        f"{path}: question, answer, wordings; ignored: id" for path in files
     ]
 
 

@@ -180,8 +180,10 @@ def test_wordings_that_a_person_gives_are_lessons(memorised, monkeypatch):
     monkeypatch.setattr(training, "NEIGHBOURS", 1)
     model, tokenizer, forget, retain, other = memorised
     rows = Rows(forget, retain, other).checked()
-    question, long = question_text(rows.forget[1]), "Say it, please, " * 200
-    few = replace(rows, rewordings={question: ["Say it, please?", long]})
+    long = "Say it, please, " * 200
+    forget = [*rows.forget]
+    forget[1] = forget[1] | {"wordings": ["Say it, please?", long]}
+    few = replace(rows, forget=forget)
     lessons = training.lessons(model, tokenizer, few, seed=5, progress=False)
     assert {*seeds} == {5} and not any(long.strip() in question_text(each.row) for each in lessons)
     mine = [each for each in lessons if question_text(each.row) == "Say it, please?"]

@@ -221,8 +221,8 @@ def test_a_secret_that_the_user_names_counts_alone(tokenizer):
 
 
 def test_the_ways_of_asking(tokenizer):
-    row = FORGET[0]
-    ways = wordings(row, True, ["Whose number is it?"])
+    row = FORGET[0] | {"wordings": ["Whose number is it?"]}
+    ways = wordings(row, True)
     assert list(ways) == [
         AS_WRITTEN,
         "in lower case",
