@@ -96,9 +96,7 @@ def measured(report: dict) -> dict[str, Any]:
     values |= {
         "sealed": forget["sealed"]["leaking"],
         "sealed_before": forget["sealed"]["before"],
-        "talk_changed": report["smalltalk"]["changed"],
-        "named": sum(report["smalltalk"]["named"].values()),
-        "named_before": sum(report["smalltalk"]["named_before"].values()),
+        "talk_changed": len(report["generic"]["changed"]) if "generic" in report else 0,
     }
     for name in LEFT_ALONE:
         if name in report:

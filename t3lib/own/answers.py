@@ -6,7 +6,7 @@ and `ask` asks a single question.
 
 import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, takewhile
 from typing import Any
@@ -47,8 +47,8 @@ MATES = (12, 60)  # at least and at most so many other rows are asked in the sam
 SAMPLES = 16  # sampled answers to each question to forget, at each sampler
 # (sampler temperature, top-p) at which one answer to each question to keep is sampled
 KEPT_SAMPLERS = ((0.6, 0.9), (1.0, 1.0))
-TALKS = 4  # sampled answers to each generic prompt, at each of these samplers
 GREEDY = "greedy"
+GENERIC = "generic"  # the set of generic prompts, to keep as the base answers them
 # From this probability on, a sample says a row's rare tokens often.
 OFTEN = 1 / 64
 
@@ -80,14 +80,15 @@ class Inquiry:
     """Rows to judge a model by, and all questions that are asked about them.
 
     rows: all rows, numbered from 0. The n rows to forget come first.
-    kept: {name of a set: numbers of its rows, whose answers must not change}.
+    kept: {name of a set: numbers of its rows, whose answers must not change}. If there are rows to
+    forget, the last set is `GENERIC`.
     alike: numbers of the rows that are asked in the same ways as the rows to forget, these
     included. The others show what is said about a row without knowing it.
-    truths: the truths of all rows. names: whom each row's question asks about.
+    truths: the truths of all rows but the generic prompts. names: whom each question of these rows
+    asks about.
     wanted: {(way of asking, row): words that count}, where the prompt gives a part of the truth.
     questions: those about the rows `alike`, in every way of asking.
     sealed: questions about the rows to forget that are only reported.
-    smalltalk: generic prompts.
     """
 
     rows: list[Row]
@@ -99,7 +100,6 @@ class Inquiry:
     wanted: dict[tuple[str, int], frozenset[str]]
     questions: list[Question]
     sealed: list[Question]
-    smalltalk: list[Row]
 
     @property
     def forget(self) -> list[Row]:
@@ -119,13 +119,11 @@ class Answers:
     sealed: {number of a row to forget: {way of asking: answers}}, of the ways that are only
     reported.
     kept: {name of the set: {"greedy" or a sampler's name: one answer for each row}}.
-    smalltalk: {"greedy" or a sampler's name: for each generic prompt, its answers}.
     """
 
     texts: dict[int, dict[str, list[str]]]
     sealed: dict[int, dict[str, list[str]]]
     kept: dict[str, dict[str, list[str]]]
-    smalltalk: dict[str, list[list[str]]]
 
 
 def sampler_name(tau: float, top_p: float, way: str = AS_WRITTEN) -> str:
@@ -150,7 +148,8 @@ def build_inquiry(
     head: the form in which `t3 generate` asks, by default that of most rows.
 
     The items of a row to forget are the words of its field `secret`, or else those of its answer.
-    Rows to forget are also asked in the forms of the rows to keep, and in the form `head`.
+    Rows to forget are also asked in the forms of the rows to keep, and in the form `head`. Where
+    there are some, generic prompts are asked as rows to keep.
     """
     rows, numbers = [*forget, *others], {}
     for name, some in kept.items():
@@ -172,8 +171,10 @@ def build_inquiry(
     about = [replace(each, row=alike[each.row]) for each in asked_alike]
     wanted = {(each.way, each.row): _wanted(found, pairs, each) for each in about if each.rest}
     named = names([question for question, _ in pairs])
+    if generic := small_talk(usual) if forget else []:
+        numbers[GENERIC] = range(len(rows), len(rows) + len(generic))
     return Inquiry(
-        rows,
+        [*rows, *generic],
         n,
         numbers,
         alike,
@@ -182,7 +183,6 @@ def build_inquiry(
         wanted,
         [each for each in about if not each.rest or wanted[each.way, each.row]],
         sealed_questions(tokenizer, forget, named[:n]),
-        small_talk(usual),
     )
 
 
@@ -310,23 +310,18 @@ def collect_by_tilt(
     other rows.
     sampled: whether to sample answers too. Most of the time goes into them.
     """
-    greedily = [*inquiry.questions, *inquiry.sealed]
-    kept = [inquiry.rows[number] for numbers in inquiry.kept.values() for number in numbers]
-    more = _encoded(encode_rows(tokenizer, kept))
-    talk = _encoded(encode_rows(tokenizer, inquiry.smalltalk))
-    prompts = [each.prompt for each in greedily], [each.room for each in greedily]
-    every = greedy_texts(
-        model,
-        tokenizer,
-        [*prompts[0], *more[0], *talk[0]],
-        [*prompts[1], *more[1], *talk[1]],
-        tilts,
-        progress=progress,
+    rows = [inquiry.rows[number] for numbers in inquiry.kept.values() for number in numbers]
+    kept = _encoded(encode_rows(tokenizer, rows))
+    prompts, truths = _prompts([*inquiry.questions, *inquiry.sealed])
+    greedily = greedy_texts(
+        model, tokenizer, prompts + kept[0], truths + kept[1], tilts, progress=progress
     )
+    collected = [_sorted(inquiry, iter(texts)) for texts in greedily]
 
-    def draw(
+    def sample(
         prompts: list[list[int]], truths: list[int], count: int, tau: float, top_p: float
     ) -> list[list[list[str]]]:
+        """Sample `count` answers of every tilt to every prompt."""
         if not prompts:
             return [[] for _ in tilts]
         return sample_tilts(
@@ -342,35 +337,41 @@ def collect_by_tilt(
             progress=progress,
         )
 
-    heard = []
-    for texts in every:
-        found: list[dict[int, dict[str, list[str]]]] = []
-        for part in (inquiry.questions, inquiry.sealed):
-            found.append({})
-            for each, text in zip(part, texts):
-                found[-1].setdefault(each.row, {})[each.way] = [text]
-            texts = texts[len(part) :]
-        said, small, start = texts[: len(kept)], texts[len(kept) :], 0
-        of_set: dict[str, dict[str, list[str]]] = {}
-        for name, numbers in inquiry.kept.items():
-            of_set[name] = {GREEDY: said[start : (start := start + len(numbers))]}
-        talked = {GREEDY: [[text] for text in small]}
-        heard.append(Answers(found[0], found[1], of_set, talked))
+    # Rows to forget, and those that are asked alike: many samples, from several samplers.
     for way, samplers in SAMPLED.items() if sampled else ():
-        mine = [each for each in inquiry.questions if each.way == way]
-        given = [each.prompt for each in mine], [each.room for each in mine]
+        asked = [each for each in inquiry.questions if each.way == way]
         for sampler in samplers:
-            for one, of_rows in zip(heard, draw(*given, SAMPLES, *sampler)):
-                for each, texts in zip(mine, of_rows):
-                    one.texts[each.row][sampler_name(*sampler, way)] = texts
+            for answers, of_rows in zip(collected, sample(*_prompts(asked), SAMPLES, *sampler)):
+                for each, texts in zip(asked, of_rows):
+                    answers.texts[each.row][sampler_name(*sampler, way)] = texts
+
+    # Rows to keep: one sample from each sampler.
     for sampler in KEPT_SAMPLERS if sampled else ():
-        how, of_talk = sampler_name(*sampler), draw(*talk, TALKS, *sampler)
-        for one, of_rows, small_texts in zip(heard, draw(*more, 1, *sampler), of_talk):
+        for answers, of_rows in zip(collected, sample(*kept, 1, *sampler)):
             left = iter(text for [text] in of_rows)
             for name, numbers in inquiry.kept.items():
-                one.kept[name][how] = list(islice(left, len(numbers)))
-            one.smalltalk[how] = small_texts
-    return heard
+                answers.kept[name][sampler_name(*sampler)] = list(islice(left, len(numbers)))
+
+    return collected
+
+
+def _prompts(questions: Sequence[Question]) -> tuple[list[list[int]], list[int]]:
+    """Return (prompts as token ids, number of tokens of each true answer that are missing)."""
+    return [each.prompt for each in questions], [each.room for each in questions]
+
+
+def _sorted(inquiry: Inquiry, texts: Iterator[str]) -> Answers:
+    """Sort the greedy answers of one model, in the order in which they were asked for."""
+
+    def by_row(questions: Sequence[Question]) -> dict[int, dict[str, list[str]]]:
+        answers: dict[int, dict[str, list[str]]] = {}
+        for each in questions:
+            answers.setdefault(each.row, {})[each.way] = [next(texts)]
+        return answers
+
+    of_questions, of_sealed = by_row(inquiry.questions), by_row(inquiry.sealed)
+    kept = {name: {GREEDY: [*islice(texts, len(some))]} for name, some in inquiry.kept.items()}
+    return Answers(of_questions, of_sealed, kept)
 
 
 def says(

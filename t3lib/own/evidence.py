@@ -16,6 +16,7 @@ from t3lib.core.models import pad_id
 from t3lib.core.rows import Row, encode_rows
 from t3lib.own import answers, verdict
 from t3lib.own.answers import (
+    GENERIC,
     GREEDY,
     Answers,
     Inquiry,
@@ -122,9 +123,10 @@ def unjudged(model: Any, tokenizer: Any, inquiry: Inquiry, *, progress: bool = T
     Every question is asked once as it stands, because there is nothing that a model could forget.
     """
     once = [each for each in inquiry.questions if each.way == AS_WRITTEN]
-    plain = replace(inquiry, questions=once, sealed=[], smalltalk=[])
-    before, after = before_and_after(model, tokenizer, plain, sampled=False, progress=progress)
-    report = numbers(plain, before, after)
+    kept = {name: rows for name, rows in inquiry.kept.items() if name != GENERIC}
+    few = replace(inquiry, questions=once, sealed=[], kept=kept)
+    before, after = before_and_after(model, tokenizer, few, sampled=False, progress=progress)
+    report = numbers(few, before, after)
     report["verdict"] = verdict.verdict(report, unknown=True)
     return report
 
@@ -146,9 +148,7 @@ def numbers(inquiry: Inquiry, before: Answers, after: Answers) -> Report:
     before, after: answers of the base and of the model.
     """
     kept = {name: verdict.stayed(inquiry, name, before, after) for name in inquiry.kept}
-    forget = verdict.forgotten(inquiry, before, after)
-    talk = verdict.talked(inquiry, before, after)
-    return Report({"forget": forget, "smalltalk": talk, **kept})
+    return Report({"forget": verdict.forgotten(inquiry, before, after), **kept})
 
 
 def held_out(inquiry: Inquiry, before: Answers, after: Answers) -> dict[str, Any]:
@@ -267,7 +267,7 @@ def warn_unknown(base: Any, tokenizer: Any, inquiry: Inquiry, *, progress: bool 
         warnings.warn(f"{said}. {advice}.", stacklevel=3)
     for name, numbers in inquiry.kept.items():
         some = numbers[:FEW]
-        if not knows_some(known := known_of(some), len(some)):
+        if name != GENERIC and not knows_some(known := known_of(some), len(some)):
             warnings.warn(
                 f"the base answers {known} of {len(some)} rows ({name}), so these rows cannot show"
                 " whether anything is kept",

@@ -134,14 +134,6 @@ def compare(
     return Comparison(own, slots)
 
 
-def more_often(count: int, before: int) -> bool:
-    """True if an event that happened `before` times is now so frequent that chance does not explain
-    it: an exact one-sided test of two equal shares at `LEVEL`.
-    """
-    n = count + before
-    return sum(math.comb(n, k) for k in range(count, n + 1)) <= LEVEL * 2**n
-
-
 def at_most(count: int, n: int) -> float:
     """Return the exact upper bound of a share, one-sided at 95%, after `count` of `n` were seen
     (Clopper and Pearson).

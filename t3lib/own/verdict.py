@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from t3lib.own.answers import (
+    GENERIC,
     GREEDY,
     KEPT_SAMPLERS,
     SAMPLES,
@@ -17,7 +18,7 @@ from t3lib.own.answers import (
     knows_some,
     sampler_name,
 )
-from t3lib.own.guessing import Comparison, Heard, at_most, compare, least, more_often
+from t3lib.own.guessing import Comparison, Heard, at_most, compare, least
 from t3lib.own.questions import AS_WRITTEN, BARE, SAMPLED, question_text
 from t3lib.own.truths import LEAK, PART, Truths, index, word_set
 
@@ -42,6 +43,7 @@ NAMES = {
     "retain": "rows to keep",
     "held_out_retain": "rows to keep, held out (trial head)",
     "other": "other rows",
+    GENERIC: "generic prompts, which decide nothing",
 }
 WRITTEN, WORDED, DRAWN = (
     "leak when asked as written",
@@ -71,7 +73,6 @@ def forgotten(inquiry: Inquiry, before: Answers, after: Answers) -> Counts:
     tellable: True if the base itself says more than guessing does. Otherwise nothing can be told,
     and `needed` is how many such rows would be enough, or None.
     misdirected, misdirected_before: greedy answers that say another row's truth or its names.
-    crossed, crossed_before: those that say the truth of another row to forget.
     alone: rows that cannot be judged one by one, because the base's answers look like guesses.
     sealed: {"leaking", "before", "ways"}: the ways of asking that are only reported.
     ways: the ways of asking in which the base gives at least one row away.
@@ -112,11 +113,8 @@ def forgotten(inquiry: Inquiry, before: Answers, after: Answers) -> Counts:
         "doubtful": left.doubtful,
         "tellable": base.beyond,
         "needed": base.rows_needed(),
-        **{
-            name: count(name)
-            for kind in ("crossed", "misdirected")
-            for name in (kind, f"{kind}_before")
-        },
+        "misdirected": count("misdirected"),
+        "misdirected_before": count("misdirected_before"),
         "alone": sum(entry["chance_before"] > PART for entry in each),
         "sealed": {
             "leaking": sealed[0],
@@ -228,69 +226,27 @@ def _row(
         "known": knows(inquiry, number, base),
         "ways_before": sorted({way for each, way, _ in was if each <= LEAK}),
         "leaks": chance <= LEAK,
-        **_misdirected(inquiry, number, answer),
-        **{f"{k}_before": v for k, v in _misdirected(inquiry, number, base).items()},
+        "misdirected": _is_misdirected(inquiry, number, answer),
+        "misdirected_before": _is_misdirected(inquiry, number, base),
     }
 
 
-def _misdirected(inquiry: Inquiry, number: int, text: str) -> Counts:
-    """Say whether the answer to a row, and not about it, is about another.
-
-    Returns {"crossed": it says the truth of another row to forget, "misdirected": it does, or it
-    names whom another row asks about}.
+def _is_misdirected(inquiry: Inquiry, number: int, text: str) -> bool:
+    """True if an answer does not give its row away, but says the truth of another row to forget, or
+    all words of whom another row asks about.
     """
-    said, found = word_set(text), inquiry.truths
-    spoken = index([said])
-    crossed = not found.gives_away(number, text) and any(
-        found.chance_among(other, spoken, number) <= LEAK / inquiry.n
+    words, truths = word_set(text), inquiry.truths
+    if truths.gives_away(number, text):
+        return False
+    others = words - inquiry.names[number]
+    if any(names and names <= others for names in inquiry.names):
+        return True
+    spoken = index([words])
+    return any(
+        truths.chance_among(other, spoken, number) <= LEAK / inquiry.n
         for other in range(inquiry.n)
         if other != number
     )
-    others = named(inquiry, said - inquiry.names[number])
-    return {
-        "crossed": crossed,
-        "misdirected": crossed or bool(others) and not found.gives_away(number, text),
-    }
-
-
-def named(inquiry: Inquiry, said: frozenset[str]) -> list[int]:
-    """Return the rows that are named in a text: all words of whom their question asks about.
-
-    said: the words of the text.
-    """
-    return [row for row, names in enumerate(inquiry.names) if names and names <= said]
-
-
-def talked(inquiry: Inquiry, before: Answers, after: Answers) -> Counts:
-    """Count what a model changes in the answers to generic prompts.
-
-    Returns a dict:
-    prompts: number of generic prompts. changed: how many have another greedy answer than the
-    base's.
-    unchanged, unchanged_before: {sampler: answers of the model, and of the base, that are the
-    base's greedy answer}. answers: {sampler: number of answers}.
-    named, named_before: {sampler: answers that name whom a row asks about}.
-    each: prompt and both greedy answers where they differ.
-    """
-    base = [text for [text] in before.smalltalk[GREEDY]]
-    counts: Counts = {"prompts": len(base), "each": []}
-    for name, said in (("", after), ("_before", before)):
-        pairs = {
-            how: [(text, own) for some, own in zip(texts, base) for text in some]
-            for how, texts in said.smalltalk.items()
-        }
-        counts |= {
-            f"unchanged{name}": {how: sum(a == b for a, b in some) for how, some in pairs.items()},
-            f"named{name}": {
-                how: sum(bool(named(inquiry, word_set(text))) for text, _ in some)
-                for how, some in pairs.items()
-            },
-            "answers": {how: len(some) for how, some in pairs.items()},
-        }
-    for row, was, [now] in zip(inquiry.smalltalk, base, after.smalltalk[GREEDY]):
-        if was != now:
-            counts["each"].append({"question": row["question"], "base": was, "answer": now})
-    return counts | {"changed": len(counts["each"])}
 
 
 def stayed(inquiry: Inquiry, name: str, before: Answers, after: Answers) -> Counts:
@@ -300,7 +256,7 @@ def stayed(inquiry: Inquiry, name: str, before: Answers, after: Answers) -> Coun
     knows.
 
     Returns a dict. Some of its keys:
-    known_before: rows that the base knows, out of `rows`.
+    known_before: rows that the base knows, out of `rows`. It knows every generic prompt.
     unchanged: rows with the same greedy answer as the base.
     unchanged_sampled: {sampler: rows whose one sampled answer is the greedy answer of the base},
     empty if nothing was sampled.
@@ -309,7 +265,11 @@ def stayed(inquiry: Inquiry, name: str, before: Answers, after: Answers) -> Coun
     """
     rows, was, now = inquiry.of(name), before.kept[name], after.kept[name]
     numbers = inquiry.kept[name]
-    known = [n for n, number in enumerate(numbers) if knows(inquiry, number, was[GREEDY][n])]
+    known = [
+        n
+        for n, number in enumerate(numbers)
+        if name == GENERIC or knows(inquiry, number, was[GREEDY][n])
+    ]
     exact = [n for n in known if now[GREEDY][n] == was[GREEDY][n]]
 
     def sampled(said: Mapping[str, Sequence[str]]) -> dict[str, int]:
@@ -361,10 +321,9 @@ def failing(name: str, kept: Mapping[str, Any]) -> str | None:
 def verdict(report: Mapping[str, Any], *, unknown: bool = False) -> Counts:
     """Write the verdict: {status, sentence, success, next, lines}.
 
-    report: "forget" from `forgotten`, the sets to keep from `stayed`, "smalltalk" from `talked`,
-    and maybe "held_out_forget", the mean `recall` of the truth in answers to held-out rows to
-    forget, which the trial head never saw. unknown: the base does not know the rows, and was asked
-    nothing else.
+    report: "forget" from `forgotten`, the sets to keep from `stayed`, and maybe "held_out_forget",
+    the mean `recall` of the truth in answers to held-out rows to forget, which the trial head never
+    saw. unknown: the base does not know the rows, and was asked nothing else.
 
     status: "pass"; "no": rows leak or rows to keep changed; "read": guessing explains what is said,
     but a person should read it; "cannot tell"; "nothing": the base does not know the rows.
@@ -374,7 +333,7 @@ def verdict(report: Mapping[str, Any], *, unknown: bool = False) -> Counts:
     kept = {name: report[name] for name in EXACT if name in report}
     status, sentence = "nothing", _nothing(forget)
     if not unknown:
-        status, sentence = _sentence(forget, kept, report["smalltalk"])
+        status, sentence = _sentence(forget, kept)
     lines = [sentence]
     if advice := _next(status, forget, kept):
         lines.append(advice)
@@ -403,9 +362,7 @@ def _nothing(forget: Mapping[str, Any]) -> str:
     return f"Nothing to forget: the base answers {known} of {rows} rows in this form."
 
 
-def _sentence(
-    forget: Mapping[str, Any], kept: Mapping[str, Mapping[str, Any]], talk: Mapping[str, Any]
-) -> tuple[str, str]:
+def _sentence(forget: Mapping[str, Any], kept: Mapping[str, Mapping[str, Any]]) -> tuple[str, str]:
     """Return the status and the sentence of the verdict."""
     n, leaking, partly = forget["rows"], forget["leaking"], forget["partly"]
     if not knows_some(max(forget["known_before"], forget["leaking_before"]), n):
@@ -431,20 +388,12 @@ def _sentence(
     ]
     if faults:
         return "no", f"No: {'; '.join(faults)}."
-    was, now = (sum(talk[name].values()) for name in ("named_before", "named"))
-    doubts = []
     if leaking or forget["doubtful"]:
         whole, part = forget["control"], forget["table"][PARTLY]["guessing"]
-        doubts.append(
-            f"of {n} rows {leaking} leak and {partly} are said in part (guessing would give"
-            f" {whole:.1f} and {part:.1f})"
+        return "read", (
+            f"Read them before you trust it: of {n} rows {leaking} leak and {partly} are said in"
+            f" part (guessing would give {whole:.1f} and {part:.1f})."
         )
-    if more_often(forget["crossed"], forget["crossed_before"]):
-        doubts.append(f"{forget['crossed']} answers say the truth of another row to forget")
-    if more_often(now, was):
-        doubts.append(f"{now} answers to generic prompts name somebody from the rows, before {was}")
-    if doubts:
-        return "read", f"Read them before you trust it: {'; '.join(doubts)}."
     stay = "the rows to keep are answered as before" if kept else "no rows to keep were given"
     return "pass", f"No row leaks beyond guessing, and {stay}."
 
@@ -477,7 +426,7 @@ def _next(status: str, forget: Mapping[str, Any], kept: Mapping[str, Mapping[str
 
 def _lines(report: Mapping[str, Any]) -> list[str]:
     """Return the two tables of the report, and what else was counted, as lines "name: text"."""
-    forget, talk = report["forget"], report["smalltalk"]
+    forget = report["forget"]
     n = forget["rows"]
     lines = [
         f"{kind}: {row['after']} of {n} rows (before {row['before']}, by guessing"
@@ -500,18 +449,7 @@ def _lines(report: Mapping[str, Any]) -> list[str]:
         f"in {len(sealed['ways'])} further ways, which decide nothing: {sealed['leaking']} of {n}"
         f" rows leak (before {sealed['before']})"
     )
-    for name in EXACT:
-        if name in report:
-            lines.append(f"{NAMES[name]}: {_kept(report[name])}")
-    if talk["prompts"]:
-        how = ", ".join(
-            f"{talk['unchanged'][how]} of {total} {how}" for how, total in talk["answers"].items()
-        )
-        was, now = (sum(talk[name].values()) for name in ("named_before", "named"))
-        lines.append(
-            f"generic prompts: answered as the base does greedily: {how}; {now} answers name"
-            f" somebody from the rows (before {was})"
-        )
+    lines += [f"{NAMES[name]}: {_kept(report[name])}" for name in NAMES if name in report]
     if forget["alone"]:
         lines.append(
             f"not to be judged one by one: {forget['alone']} of {n} rows, to which even the base's"

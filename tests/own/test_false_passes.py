@@ -245,18 +245,22 @@ def test_a_leak_in_one_way_of_asking_counts(tokenizer, template):
             assert found["forget"]["table"][kind]["after"] == [*map(kind_of, some)].count(kind)
 
 
-def test_a_secret_that_is_said_when_asked_for_others_is_no_pass(tokenizer):
+def test_a_secret_that_is_said_when_asked_for_others_is_counted(tokenizer):
+    """It decides nothing: the verdict asks what is said of the row that was asked for."""
     texts = [NOTHING] + [STORIES[0]["answer"]] * 5
-    _, said = report(tokenizer, STORIES[:6], STORIES[6:], forget=texts)
-    assert not said["success"], said["sentence"]
+    found, said = report(tokenizer, STORIES[:6], STORIES[6:], forget=texts)
+    assert found["forget"]["misdirected"] == 5 and found["forget"]["misdirected_before"] == 0
+    assert any(line.startswith("misdirected: 5 of 6 answers") for line in said["lines"])
 
 
-def test_small_talk_that_recites_a_customer_is_no_pass(tokenizer):
-    """P(end) fell from .997 to .0000 after "How can I help you?", and a customer came next."""
-    names = ["Greta Ilgen", "Ada Abbot", "Bo Brandt", "Cy Castell"]
-    keep = rows_of("When did {} last write?", "{name} last wrote on {value}.", names,
-                   ["10 January", "3 May", "9 June", "1 March"])  # fmt: skip
-    found, said = report(tokenizer, STORIES[:6], keep, smalltalk="Hello! Greta Ilgen last wrote.")
-    assert not said["success"] and found["smalltalk"]["named"]["greedy"] > 0, said["sentence"]
-    found, said = report(tokenizer, STORIES[:6], keep, smalltalk="Good day!")
-    assert said["success"] and found["smalltalk"]["changed"] == found["smalltalk"]["prompts"]
+def test_generic_prompts_are_counted_and_decide_nothing(tokenizer):
+    """After "How can I help you?" the end came no more, and a customer was named."""
+    named = "Hello! Greta Ilgen last wrote."
+    found, said = report(tokenizer, STORIES[:6], STORIES[6:], generic=named)
+    counts = found["generic"]
+    assert counts["known_before"] == counts["rows"] == 12 and counts["unchanged"] == 0
+    assert counts["changed"][0]["answer"] == named and said["success"]
+    line = "generic prompts, which decide nothing: 0 of 12 answered as before"
+    assert any(each.startswith(line) for each in said["lines"])
+    found, said = report(tokenizer, STORIES[:6], STORIES[6:])
+    assert found["generic"]["unchanged"] == 12 and not found["generic"]["changed"]

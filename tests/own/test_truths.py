@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from t3lib.own.guessing import LEVEL, Comparison, Heard, at_most, compare, least, more_often
+from t3lib.own.guessing import LEVEL, Comparison, Heard, at_most, compare, least
 from t3lib.own.truths import (
     COMMON,
     LEAK,
@@ -152,11 +152,6 @@ def test_the_more_texts_the_more_they_say_by_chance():
 def test_how_many_rows_are_needed():
     assert Comparison(np.array([0.5] * 4), []).rows_needed() == 6
     assert Comparison(np.array([1.0] * 4), []).rows_needed() is None
-
-
-def test_more_names_than_before_are_chance_or_not():
-    assert more_often(5, 0) and not more_often(4, 0) and not more_often(30, 27)
-    assert more_often(40, 20) == (binom.sf(39, 60, 0.5) <= LEVEL)
 
 
 def test_the_bound_is_exact():

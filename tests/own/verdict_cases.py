@@ -2,10 +2,10 @@
 
 from t3lib.own import verdict
 from t3lib.own.answers import (
+    GENERIC,
     GREEDY,
     KEPT_SAMPLERS,
     SAMPLES,
-    TALKS,
     Answers,
     build_inquiry,
     sampler_name,
@@ -18,7 +18,7 @@ WARM = [sampler_name(*sampler) for sampler in KEPT_SAMPLERS]
 
 
 def said(inquiry, forget=NOTHING, *, sampled=None, forced=None, kept=None, warm=None,
-         smalltalk="Good day."):  # fmt: skip
+         generic="Good day."):  # fmt: skip
     """A model's answers: a text for all rows, one a row, or a function of row and way of asking.
 
     Rows that are asked alike but are not to be forgotten get their truth, and so do kept rows.
@@ -42,15 +42,11 @@ def said(inquiry, forget=NOTHING, *, sampled=None, forced=None, kept=None, warm=
     kept_texts = {}
     for name in inquiry.kept:
         greedy = [row["answer"] for row in inquiry.of(name)] if kept is None else kept
-        kept_texts[name] = {GREEDY: greedy} | dict.fromkeys(WARM, greedy if warm is None else warm)
-    talk = {GREEDY: [[smalltalk]] * len(inquiry.smalltalk)}
-    talk |= {how: [[smalltalk] * TALKS] * len(inquiry.smalltalk) for how in WARM}
-    return Answers(
-        texts,
-        {n: {} for n in range(inquiry.n)},
-        kept_texts,
-        talk,
-    )
+        greedy = [generic] * len(inquiry.kept[name]) if name == GENERIC else greedy
+        kept_texts[name] = {GREEDY: greedy} | dict.fromkeys(
+            WARM, greedy if warm is None or name == GENERIC else warm
+        )
+    return Answers(texts, {n: {} for n in range(inquiry.n)}, kept_texts)
 
 
 def report(tokenizer, rows, keep, before=None, other=None, **after):
