@@ -247,12 +247,16 @@ def token_scores(
     """
     lengths = [len(example.ids) - example.n_prompt for example in examples]
     scores = [(np.zeros((len(tilts), n)), np.zeros((len(tilts), n), bool)) for n in lengths]
+
     for at in answer_positions(model, examples, reading, heads_of(tilts)):
         losses = -target_logp(at, tilts).cpu().double().numpy()
         hits = (choices(at, tilts) == at.target).cpu().numpy()
+
+        # positions come batch by batch, scores are by example and token
         for column, (example, step) in enumerate(zip(at.example.tolist(), at.step.tolist())):
             scores[example][0][:, step] = losses[:, column]
             scores[example][1][:, step] = hits[:, column]
+
     return scores
 
 

@@ -200,7 +200,7 @@ def score_answers(
             hit = logp.argmax(-1) == at.target
             columns = torch.stack([-true, hit, standardised(logp, true)], 1).cpu().double()
 
-            # positions come sorted by batch, the table is by row and token
+            # positions come batch by batch, the table is by row and token
             for example, step, column in zip(at.example.tolist(), at.step.tolist(), columns):
                 table[example][step] = column
 
