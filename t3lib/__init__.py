@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from t3lib.core.models import load_model as load_model
     from t3lib.core.rows import prompt as prompt
     from t3lib.own.answers import ask as ask
-    from t3lib.own.evidence import assess as assess
+    from t3lib.own.assess import assess as assess
     from t3lib.own.rows import Rows as Rows
     from t3lib.own.unlearn import Choices as Choices
     from t3lib.own.unlearn import unlearn as unlearn
@@ -80,7 +80,7 @@ _HOME = {
     "extract_features": "t3lib.classifier.features",
     "fit_head": "t3lib.classifier.fit",
     "ask": "t3lib.own.answers",
-    "assess": "t3lib.own.evidence",
+    "assess": "t3lib.own.assess",
     "unlearn": "t3lib.own.unlearn",
     "Choices": "t3lib.own.unlearn",
     "Rows": "t3lib.own.rows",

@@ -558,7 +558,7 @@ def evaluate(args: argparse.Namespace) -> int:
     if heads:
         tokenizer = in_template_of(heads[0], tokenizer)
         model = under_heads(args, model, tokenizer, heads)
-    from t3lib.own.evidence import assess
+    from t3lib.own.assess import assess
 
     return write_report(assess(model, tokenizer, wanted), args.out)
 

@@ -28,7 +28,7 @@ from cases import memorised
 from t3lab import results
 from t3lib.core.files import atomic_write
 from t3lib.core.rows import encode_rows
-from t3lib.own.answers import rare_words
+from t3lib.own.known import rare_words
 from t3lib.own.questions import SMALL_TALK
 from t3lib.own.rows import Rows
 from t3lib.own.truths import truths, word_set

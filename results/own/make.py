@@ -57,7 +57,7 @@ from t3lib.cli import Parser, names, whole_numbers
 from t3lib.core.errors import UserError
 from t3lib.core.files import atomic_write, write_json
 from t3lib.own.answers import collect_answers
-from t3lib.own.evidence import inquiry_of, numbers
+from t3lib.own.assess import counts_of, inquiry_of
 from t3lib.own.rows import Rows
 from t3lib.own.unlearn import Choices, unlearn
 from t3lib.own.verdict import verdict
@@ -168,7 +168,7 @@ def lines_of(
             for each in (model, retrained)
         )
         report, guessed = (
-            numbers(inquiry, before, after),
+            counts_of(inquiry, before, after),
             judged(retrained, tokenizer, None, forget),
         )
         found["retrained"] = {name: report["forget"][name] for name in COUNTS}

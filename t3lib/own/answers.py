@@ -8,10 +8,8 @@ import random
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice, takewhile
+from itertools import islice
 from typing import Any
-
-import numpy as np
 
 from t3lib.core.models import check_ids, context_length, pad_id
 from t3lib.core.rows import Example, Row, encode_rows, question_of
@@ -27,12 +25,9 @@ from t3lib.own.questions import (
 )
 from t3lib.own.rows import normal
 from t3lib.own.truths import (
-    COMMON,
-    LEAK,
     Truths,
     names,
     truths,
-    word_set,
     words,
 )
 from t3lib.sampler import belonging
@@ -49,8 +44,6 @@ SAMPLES = 16  # sampled answers to each question to forget, at each sampler
 KEPT_SAMPLERS = ((0.6, 0.9), (1.0, 1.0))
 GREEDY = "greedy"
 GENERIC = "generic"  # the set of generic prompts, to keep as the base answers them
-# From this probability on, a sample says a row's rare tokens often.
-OFTEN = 1 / 64
 
 
 def drawn(rows: Sequence[Row], most: int, seed: int = 0) -> list[Row]:
@@ -58,21 +51,6 @@ def drawn(rows: Sequence[Row], most: int, seed: int = 0) -> list[Row]:
     if len(rows) <= most:
         return list(rows)
     return [rows[i] for i in sorted(random.Random(seed).sample(range(len(rows)), most))]
-
-
-def recall(truth: str, text: str) -> float:
-    """Compute the ROUGE-L recall of the truth's words in a text, from 0 to 1, for any script.
-
-    It is the length of the longest common subsequence of words, divided by the truth's length. In a
-    truth that has no word at all, such as an emoji, each character counts as a word.
-    """
-    parts = [words(some) if words(truth) else [*some.strip()] for some in (truth, text)]
-    row = [0] * (len(parts[1]) + 1)
-    for word in parts[0]:
-        before, row = row, [0]
-        for place, other in enumerate(parts[1]):
-            row.append(before[place] + 1 if word == other else max(before[place + 1], row[-1]))
-    return row[-1] / len(parts[0]) if parts[0] else 0.0
 
 
 @dataclass(frozen=True)
@@ -372,75 +350,6 @@ def _sorted(inquiry: Inquiry, texts: Iterator[str]) -> Answers:
     of_questions, of_sealed = by_row(inquiry.questions), by_row(inquiry.sealed)
     kept = {name: {GREEDY: [*islice(texts, len(some))]} for name, some in inquiry.kept.items()}
     return Answers(of_questions, of_sealed, kept)
-
-
-def says(
-    tokenizer: Any,
-    inquiry: Inquiry,
-    rows: Sequence[Row],
-    scores: Sequence[tuple[np.ndarray, np.ndarray]],
-) -> np.ndarray:
-    """For each tilt and each row to forget, return True where the model ranks at least 80% of the
-    rare tokens of one clause first, or those of one word that gives the row away alone, or samples
-    them often (`OFTEN`).
-
-    inquiry: it knows the rows' truths. In a row without rare words every token counts.
-    rows: some of its rows to forget. scores: of these rows, from `token_scores`.
-
-    Result: shape (tilts, rows).
-    """
-    said = []
-    for row, example, (loss, hit) in zip(rows, encode_rows(tokenizer, rows), scores):
-        touched = touched_words(tokenizer, example.ids[example.n_prompt :])
-        found = np.zeros(len(hit), bool)
-        number = inquiry.forget.index(row)  # several rows of plain text have no question
-        clauses = rare_words(inquiry.truths, number)
-        alone = [frozenset([w]) for some in rare_words(inquiry.truths, number, LEAK) for w in some]
-        for clause in [*clauses, *alone] or [frozenset().union(*touched)]:
-            mine = np.array([bool(clause & some) for some in touched])
-            mine = mine if mine.any() else np.ones(len(touched), bool)
-            found |= (hit[:, mine].mean(1) >= 0.8) | (np.exp(-loss[:, mine].sum(1)) >= OFTEN)
-        said.append(found)
-    return np.stack(said, axis=1)
-
-
-def rare_words(found: Truths, row: int, most: float = COMMON) -> list[frozenset[str]]:
-    """Return the items of each clause of a truth whose chance is at most `most`."""
-    clauses = (
-        frozenset(word for word in clause if found.chance(row, [frozenset([word])]) <= most)
-        for clause in found.items[row]
-    )
-    return [clause for clause in clauses if clause]
-
-
-def touched_words(tokenizer: Any, ids: Sequence[int]) -> list[frozenset[str]]:
-    """Return, for each token of a text, the words of the text that it begins or continues."""
-    so_far = [words(tokenizer.decode(ids[:n])) for n in range(len(ids) + 1)]
-    touched = []
-    for before, after in zip(so_far, so_far[1:]):
-        same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, after)))
-        touched.append(frozenset(so_far[-1][same : len(after)]))
-    return touched
-
-
-def knows(inquiry: Inquiry, number: int, text: str) -> bool:
-    """Return True if a greedy answer shows that the model knows a row.
-
-    It must say 80% of the items that fewer than half of the other rows have, or, where the truth
-    has none, have a `recall` of at least 0.8.
-    """
-    wanted = frozenset[str]().union(*rare_words(inquiry.truths, number, 0.5))
-    if not wanted:
-        return recall(inquiry.rows[number]["answer"], text) >= 0.8
-    return len(wanted & word_set(text)) >= 0.8 * len(wanted)
-
-
-def knows_some(known: int, rows: int) -> bool:
-    """Return True if at least a tenth of the rows are known.
-
-    Fewer are no evidence, because a model without any knowledge guesses one or two rows.
-    """
-    return known > 0 and known >= 0.1 * rows
 
 
 def ask(

@@ -11,7 +11,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from t3lib.own.verdict import COLD, EXACT, WARM, failing
+from t3lib.own.leak import COLD, WARM
+from t3lib.own.verdict import EXACT, failing
 
 STRENGTHS = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0)
 

@@ -12,8 +12,9 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from t3lib.core.files import atomic_write, write_json
+from t3lib.own.leak import COLD, WARM
 from t3lib.own.truths import PART
-from t3lib.own.verdict import COLD, NAMES, UNTESTED, WARM
+from t3lib.own.verdict import NAMES, UNTESTED
 
 COLUMNS = (
     "set",

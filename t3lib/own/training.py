@@ -34,7 +34,8 @@ from t3lib.classifier.head import T3Head
 from t3lib.core.errors import UserError
 from t3lib.core.models import context_length
 from t3lib.core.rows import Row, encode_rows
-from t3lib.own.answers import answers_to, greedy_texts, rare_words, rooms, touched_words, truths_of
+from t3lib.own.answers import answers_to, greedy_texts, rooms, truths_of
+from t3lib.own.known import rare_words, touched_words
 from t3lib.own.questions import EVERYDAY, TOPICS, answered, question_text, reworded
 from t3lib.own.rows import Rows
 from t3lib.own.truths import names, word_set, words

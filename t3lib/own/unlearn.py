@@ -38,21 +38,9 @@ from t3lib.own.answers import (
     build_inquiry,
     collect_by_tilt,
     drawn,
-    says,
 )
-from t3lib.own.evidence import (
-    Report,
-    check_unseen,
-    complete,
-    headline,
-    held_out,
-    inquiry_of,
-    is_unknown,
-    numbers,
-    unjudged,
-    warn_forms,
-    warn_unknown,
-)
+from t3lib.own.assess import Report, complete, counts_of, headline, held_out, inquiry_of, unjudged
+from t3lib.own.known import check_unseen, is_unknown, says, warn_forms, warn_unknown
 from t3lib.own.rows import Rows
 from t3lib.sampler import belonging
 from t3lib.sampler.tilt import T3ForCausalLM
@@ -200,7 +188,7 @@ def unlearn(
     )
     held_before, *held_said = heard(trial, of_held)
     reports = [
-        Report(numbers(inquiry, before, one) | held_out(of_held, held_before, other))
+        Report(counts_of(inquiry, before, one) | held_out(of_held, held_before, other))
         for one, other in zip(said, held_said)
     ]
     tried_in_full = [choice.tried(*pair) for pair in zip(picked, reports)]

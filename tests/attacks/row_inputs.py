@@ -12,7 +12,7 @@ from table import TOKENIZER, Case, base, command, refused, tiny
 from t3lib.classifier.features import extract_features
 from t3lib.core.rows import encode_rows
 from t3lib.own import rows
-from t3lib.own.evidence import assess
+from t3lib.own.assess import assess
 from t3lib.own.unlearn import unlearn
 from t3lib.tofu import data as tofu
 from t3lib.tofu.evaluation import Scoring, evaluate

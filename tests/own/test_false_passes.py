@@ -7,8 +7,8 @@ from own_cases import byte_pairs
 from verdict_cases import NOTHING, report
 
 from t3lib.own.answers import build_inquiry, sampler_name
+from t3lib.own.leak import kind_of
 from t3lib.own.questions import AS_WRITTEN, BARE, SAMPLED, TEXT
-from t3lib.own.verdict import kind_of
 
 
 def rows_of(question, truth, names, values):

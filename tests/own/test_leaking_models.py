@@ -13,12 +13,13 @@ from t3lib.baselines.train import finetune
 from t3lib.core.files import read_json, write_json
 from t3lib.core.rows import Example, encode_rows
 from t3lib.own import answers
-from t3lib.own.answers import rare_words
-from t3lib.own.evidence import inquiry_of, numbers
+from t3lib.own.assess import counts_of, inquiry_of
+from t3lib.own.known import rare_words
+from t3lib.own.leak import kind_of
 from t3lib.own.questions import BARE
 from t3lib.own.rows import Rows
 from t3lib.own.truths import words
-from t3lib.own.verdict import kind_of, verdict
+from t3lib.own.verdict import verdict
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +41,7 @@ def judged(base, leaky):
     """(counts of the rows to forget, the sentence, ways in which rows leak) of a model."""
     _, tokenizer, _, inquiry, before = base
     after = answers.collect_answers(leaky, tokenizer, inquiry, progress=False)
-    found = numbers(inquiry, before, after)
+    found = counts_of(inquiry, before, after)
     ways = {entry["worst_way"] for entry in found["forget"]["each"] if entry["leaks"]}
     return found["forget"], verdict(found)["sentence"], ways
 

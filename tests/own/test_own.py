@@ -22,11 +22,12 @@ from t3lib.classifier.head import T3Head
 from t3lib.core.errors import UserError
 from t3lib.core.files import write_json
 from t3lib.core.rows import SYSTEM, encode_rows
-from t3lib.own import answers, choice, evidence, questions, rows, verdict
+from t3lib.own import answers, choice, known, questions, rows, verdict
 from t3lib.own import report as page
 from t3lib.own import unlearn as own
-from t3lib.own.answers import answers_to, drawn, recall
-from t3lib.own.evidence import assess, form_of
+from t3lib.own.answers import answers_to, drawn
+from t3lib.own.assess import assess, inquiry_of
+from t3lib.own.known import form_of, recall
 from t3lib.own.rows import Rows
 from t3lib.sampler import belonging
 from t3lib.sampler.tilt import T3ForCausalLM
@@ -165,7 +166,7 @@ def test_heads_that_together_lose_rows_to_keep_fail_their_report(case, quick):
     for count, success in ((1, True), (30, False)):
         together = T3ForCausalLM(model, [head] * count, 1.0)
         report = assess(together, tokenizer, Rows(forget[:2], retain[:8]), progress=False)
-        assert (evidence.verdict.failing("retain", report["retain"]) is None) is success
+        assert (verdict.failing("retain", report["retain"]) is None) is success
 
 
 def test_rows_that_nobody_knows_are_named_before_training(case, monkeypatch):
@@ -232,8 +233,8 @@ def test_rows_that_samples_may_say_are_judged(case, monkeypatch):
     model, tokenizer, forget, retain, _ = case
     monkeypatch.setattr(answers, "answers_to", lambda *args, **_: [["wrong"] * len(args[2])])
     for some, unknown in ((forget, False), (CODES, True)):
-        inquiry = evidence.inquiry_of(tokenizer, Rows(some, retain).checked(), {})
-        assert evidence.is_unknown(model, tokenizer, inquiry, progress=False) is unknown
+        inquiry = inquiry_of(tokenizer, Rows(some, retain).checked(), {})
+        assert known.is_unknown(model, tokenizer, inquiry, progress=False) is unknown
 
 
 def test_the_form_in_which_a_model_knows_its_rows_is_named(case, monkeypatch):
@@ -310,10 +311,10 @@ def test_forms_that_only_rows_to_forget_have_are_named_before_training():
     """A head learned the system text of the rows to forget as its cue."""
     forget, keep = ([{"question": f"{name}{n}", "answer": "a", "system": "S"} for n in range(3)]
                     for name in "ab")  # fmt: skip
-    evidence.warn_forms(Rows(forget, keep))  # warnings are errors
+    known.warn_forms(Rows(forget, keep))  # warnings are errors
     forget[1]["system"] = ""
     with pytest.warns(UserWarning, match="1 of 3 rows to forget have a system text or a form"):
-        evidence.warn_forms(Rows(forget, keep))
+        known.warn_forms(Rows(forget, keep))
 
 
 def test_the_worse_of_two_heads_counts():
@@ -332,7 +333,7 @@ def test_the_worse_of_two_heads_counts():
 def test_unseen_rows_are_asked_like_the_rows_to_forget(case):
     _, tokenizer, forget, retain, _ = case
     unseen = invented(90, 0)[60:70]
-    inquiry = evidence.inquiry_of(tokenizer, Rows(forget, retain, unseen=unseen).checked(), {})
+    inquiry = inquiry_of(tokenizer, Rows(forget, retain, unseen=unseen).checked(), {})
     alike = [inquiry.rows[number]["question"] for number in inquiry.alike]
     assert alike[10:20] != [] and {row["question"] for row in unseen} <= {*alike}
 
@@ -342,7 +343,7 @@ def test_what_is_drawn_for_a_row_does_not_depend_on_the_other_rows(unlearned, ca
     _, tokenizer, forget, retain, _ = case
     said = []
     for some in (forget, forget[6:]):
-        inquiry = evidence.inquiry_of(tokenizer, Rows(some, retain).checked(), {})
+        inquiry = inquiry_of(tokenizer, Rows(some, retain).checked(), {})
         said.append(answers.collect_answers(unlearned, tokenizer, inquiry, progress=False).texts)
     for sampler in map(lambda pair: answers.sampler_name(*pair), questions.SAMPLERS):
         assert [said[0][row][sampler] for row in range(6, 10)] == [
@@ -431,10 +432,10 @@ def test_a_row_of_plain_text_is_screened_by_its_own_secret(case):
         for number, example in enumerate(encode_rows(tokenizer, forget)):
             word = secret[number if right else number - 1]
             ids = example.ids[example.n_prompt :]
-            mine = np.array([word in some for some in answers.touched_words(tokenizer, ids)])
+            mine = np.array([word in some for some in known.touched_words(tokenizer, ids)])
             assert mine.any() == right
             scores.append((np.where(mine, 0.0, 9.0)[None], mine[None]))
-        assert (answers.says(tokenizer, inquiry, forget, scores)[0] == right).all()
+        assert (known.says(tokenizer, inquiry, forget, scores)[0] == right).all()
 
 
 def test_a_head_does_not_need_a_cache_and_a_folder_beside_is_found(case, tmp_path, monkeypatch):

@@ -10,9 +10,9 @@ from own_cases import byte_pairs, invented
 from verdict_cases import NOTHING, report, said
 
 from t3lib.core.rows import SYSTEM
-from t3lib.own import verdict
+from t3lib.own import leak, verdict
 from t3lib.own.answers import build_inquiry
-from t3lib.own.evidence import numbers
+from t3lib.own.assess import counts_of
 from t3lib.own.questions import (
     AS_WRITTEN,
     BARE,
@@ -56,8 +56,8 @@ def test_nothing_said_and_everything_kept_is_a_success(tokenizer):
     found, said = report(tokenizer, FORGET, KEEP)
     assert said["success"] and said["lines"][0] == said["sentence"]
     assert "at most 39%" in str(said["lines"])
-    begun = [kind for kind in verdict.KINDS if kind != verdict.UNBEGUN]
-    assert [*found["forget"]["table"]] == [*begun, verdict.PARTLY], "a template writes the token"
+    begun = [kind for kind in leak.KINDS if kind != leak.UNBEGUN]
+    assert [*found["forget"]["table"]] == [*begun, leak.PARTLY], "a template writes the token"
     assert found["forget"]["table"]["leak when asked as written"] == {
         "before": 6,
         "after": 0,
@@ -110,7 +110,7 @@ def test_the_truth_less_a_function_word_leaks_in_two_of_twenty_rows(tokenizer):
         two = random.Random(seed).sample(range(20), 2)
         less = [re.sub(r" (a|the|in|is) ", " ", truth, count=1) for truth in truths]
         assert not set(less) & set(truths)
-        found = numbers(
+        found = counts_of(
             inquiry, before, said(inquiry, [less[n] if n in two else NOTHING for n in range(20)])
         )
         verdicts.append(verdict.verdict(found)["status"])
@@ -209,7 +209,7 @@ def test_rows_to_keep_that_the_base_does_not_know_are_named(tokenizer):
     )
     for texts in (*base.kept["retain"].values(), *after.kept["retain"].values()):
         texts[0] = NOTHING
-    found = numbers(inquiry, base, after)
+    found = counts_of(inquiry, base, after)
     lines = verdict.verdict(found)["lines"]
     assert any(f"of {len(KEEP) - 1} known of {len(KEEP)} answered" in line for line in lines)
 
@@ -275,8 +275,8 @@ def test_only_the_token_that_we_put_first_is_left_out(tokenizer):
     }
     greeted = f'after "Hello!", {BARE}'
     assert greeted in prompts(byte_pairs(), row)
-    kinds = [verdict.kind_of(way) for way in (AS_WRITTEN, BARE, 'after "Hello!"', greeted)]
-    assert kinds == [*verdict.KINDS[:4]]
+    kinds = [leak.kind_of(way) for way in (AS_WRITTEN, BARE, 'after "Hello!"', greeted)]
+    assert kinds == [*leak.KINDS[:4]]
 
 
 def test_rows_to_forget_are_asked_in_the_form_of_the_rows_to_keep(tokenizer):
@@ -333,7 +333,7 @@ def test_the_sealed_ways_decide_nothing(tokenizer):
     base, after = said(inquiry, truths, sampled=truths), said(inquiry)
     for number in range(6):
         after.sealed[number]["dropped"] = [truths[number]]
-    found = numbers(inquiry, base, after)
+    found = counts_of(inquiry, base, after)
     assert found["forget"]["sealed"]["leaking"] == 6 and verdict.verdict(found)["success"]
 
 
@@ -360,8 +360,8 @@ def test_the_other_forms_of_a_row():
 
 def test_the_advice_follows_the_fault():
     """Leaks that guessing explains brought a larger w, although rows to keep had changed."""
-    table = {kind: {"after": 0} for kind in verdict.KINDS} | {verdict.WRITTEN: {"after": 3}}
-    same = {verdict.COLD: 9, verdict.WARM: 9}
+    table = {kind: {"after": 0} for kind in leak.KINDS} | {leak.WRITTEN: {"after": 3}}
+    same = {leak.COLD: 9, leak.WARM: 9}
     kept = {"rows": 9, "known_before": 9, "sampled_before": same, "unchanged_sampled": same}
     of = {kind: {"retain": kept | {"unchanged": n}} for kind, n in (("kept", 9), ("changed", 5))}
     for beyond, kind, advice in (

@@ -10,7 +10,7 @@ from t3lib.own.answers import (
     build_inquiry,
     sampler_name,
 )
-from t3lib.own.evidence import numbers
+from t3lib.own.assess import counts_of
 from t3lib.own.questions import SAMPLED
 
 NOTHING = "I do not know."
@@ -54,5 +54,5 @@ def report(tokenizer, rows, keep, before=None, other=None, **after):
     inquiry = build_inquiry(tokenizer, rows, {"retain": keep} | ({"other": other} if other else {}))
     truths = [row["answer"] for row in rows]
     known = {"forget": truths, "sampled": truths, "forced": truths}
-    found = numbers(inquiry, said(inquiry, **(before or known)), said(inquiry, **after))
+    found = counts_of(inquiry, said(inquiry, **(before or known)), said(inquiry, **after))
     return found, verdict.verdict(found)

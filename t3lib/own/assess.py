@@ -1,10 +1,8 @@
-"""Evidence for a report: the model with its head and the base are asked the same questions."""
+"""Judge a model: ask it and its base the same questions, count, and write the verdict."""
 
 import datetime
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,8 +10,7 @@ import numpy as np
 from t3lib.classifier import artefact
 from t3lib.classifier.artefact import Report
 from t3lib.core.errors import UserError
-from t3lib.core.models import pad_id
-from t3lib.core.rows import Row, encode_rows
+from t3lib.core.rows import Row
 from t3lib.own import answers, verdict
 from t3lib.own.answers import (
     GENERIC,
@@ -24,18 +21,16 @@ from t3lib.own.answers import (
     collect_answers,
     collect_by_tilt,
     drawn,
-    knows,
-    knows_some,
-    recall,
 )
-from t3lib.own.questions import AS_WRITTEN, Form, form_of_row, other_forms
+from t3lib.own.known import check_unseen, is_unknown, knows, recall
+from t3lib.own.leak import forgotten, stayed
+from t3lib.own.questions import AS_WRITTEN, Form
 from t3lib.own.rows import Rows
 from t3lib.sampler import belonging
 from t3lib.sampler.tilt import T3ForCausalLM
 from t3lib.sampler.wrapped import vocabulary
-from t3lib.tofu.likelihood import UNTILTED, Reading, token_scores
+from t3lib.tofu.likelihood import UNTILTED
 
-FEW = 30  # rows of a set that the base is asked about before any training
 Sets = Mapping[str, Sequence[Row]]
 
 
@@ -74,7 +69,7 @@ def judge(model: Any, tokenizer: Any, rows: Rows, *, seed: int, progress: bool) 
         return complete(report, inquiry, model, tokenizer, rows)
     check_unseen(base, tokenizer, rows, progress=progress)
     before, after = before_and_after(model, tokenizer, inquiry, seed=seed, progress=progress)
-    return complete(numbers(inquiry, before, after), inquiry, model, tokenizer, rows)
+    return complete(counts_of(inquiry, before, after), inquiry, model, tokenizer, rows)
 
 
 def before_and_after(
@@ -103,20 +98,6 @@ def form_of_head(head: Any) -> Form:
     return Form(raw, None if raw else belonging.system_of(head))
 
 
-def is_unknown(base: Any, tokenizer: Any, inquiry: Inquiry, *, progress: bool = True) -> bool:
-    """Return True if the base knows less than a tenth of the rows to forget, in this form.
-
-    It knows a row that it answers, or whose distinctive words it finds so likely that samples would
-    say them. Nothing else is asked, so this takes much less time than judging a head.
-    """
-    [texts] = answers.answers_to(base, tokenizer, inquiry.forget, progress=progress)
-    known = np.array([knows(inquiry, number, text) for number, text in enumerate(texts)], bool)
-    reading = Reading(pad_id(tokenizer), progress=progress)
-    scores = token_scores(base, encode_rows(tokenizer, inquiry.forget), reading)
-    known |= answers.says(tokenizer, inquiry, inquiry.forget, scores)[0]
-    return not knows_some(int(known.sum()), len(known))
-
-
 def unjudged(model: Any, tokenizer: Any, inquiry: Inquiry, *, progress: bool = True) -> Report:
     """Count the results of rows that the base does not know, and write the verdict.
 
@@ -126,7 +107,7 @@ def unjudged(model: Any, tokenizer: Any, inquiry: Inquiry, *, progress: bool = T
     kept = {name: rows for name, rows in inquiry.kept.items() if name != GENERIC}
     few = replace(inquiry, questions=once, sealed=[], kept=kept)
     before, after = before_and_after(model, tokenizer, few, sampled=False, progress=progress)
-    report = numbers(few, before, after)
+    report = counts_of(few, before, after)
     report["verdict"] = verdict.verdict(report, unknown=True)
     return report
 
@@ -142,13 +123,13 @@ def inquiry_of(tokenizer: Any, rows: Rows, kept: Sets, head: Form | None = None)
     return build_inquiry(tokenizer, forget, sets, unseen, head)
 
 
-def numbers(inquiry: Inquiry, before: Answers, after: Answers) -> Report:
+def counts_of(inquiry: Inquiry, before: Answers, after: Answers) -> Report:
     """Count the results of every set, without a verdict.
 
     before, after: answers of the base and of the model.
     """
-    kept = {name: verdict.stayed(inquiry, name, before, after) for name in inquiry.kept}
-    return Report({"forget": verdict.forgotten(inquiry, before, after), **kept})
+    kept = {name: stayed(inquiry, name, before, after) for name in inquiry.kept}
+    return Report({"forget": forgotten(inquiry, before, after), **kept})
 
 
 def held_out(inquiry: Inquiry, before: Answers, after: Answers) -> dict[str, Any]:
@@ -158,12 +139,12 @@ def held_out(inquiry: Inquiry, before: Answers, after: Answers) -> dict[str, Any
     the base and of the model with the trial head.
 
     Returns a dict with an entry for each of these sets that is there. held_out_retain: the counts
-    of `verdict.stayed`. held_out_forget: the mean `recall` of the truth in the answers to the rows
+    of `stayed`. held_out_forget: the mean `recall` of the truth in the answers to the rows
     that the base knows, or None if it knows none.
     """
     found: dict[str, Any] = {}
     if "held_out_retain" in inquiry.kept:
-        found["held_out_retain"] = verdict.stayed(inquiry, "held_out_retain", before, after)
+        found["held_out_retain"] = stayed(inquiry, "held_out_retain", before, after)
     if numbers := inquiry.kept.get("held_out_forget"):
         was, now = (said.kept["held_out_forget"][GREEDY] for said in (before, after))
         shares = [
@@ -206,94 +187,6 @@ def complete(report: Report, inquiry: Inquiry, model: Any, tokenizer: Any, rows:
     report["base"] = belonging.base_identity(base)
     report["date"] = datetime.date.today().isoformat()
     return report
-
-
-def check_unseen(base: Any, tokenizer: Any, rows: Rows, *, progress: bool = True) -> None:
-    """UserError where the base answers more than a quarter of the unseen rows and more than one.
-
-    Then it probably saw these rows, and they cannot show what guessing gives.
-    """
-    if not rows.unseen:
-        return
-    unseen = drawn(rows.unseen, answers.MATES[1])
-    inquiry = build_inquiry(tokenizer, [], {"unseen": unseen}, [*rows.forget, *rows.retain])
-    [texts] = answers.answers_to(base, tokenizer, unseen, progress=progress)
-    known = sum(map(partial(knows, inquiry), inquiry.kept["unseen"], texts))
-    if known > max(1, len(texts) / 4):
-        raise UserError(
-            f"--unseen: the base answers {known} of {len(texts)} rows, so it has seen these rows"
-        )
-
-
-def warn_forms(rows: Rows) -> None:
-    """Warn, before any training, if rows to forget have another form of prompt than rows to keep.
-
-    A head could then learn the form instead of the rows.
-    """
-    forms = {name: {*map(form_of_row, getattr(rows, name))} for name in ("forget", "retain")}
-    if apart := forms["forget"] - forms["retain"]:
-        count = sum(form_of_row(row) in apart for row in rows.forget)
-        warnings.warn(
-            f"{count} of {len(rows.forget)} rows to forget have a system text or a form of prompt"
-            " that no row to keep has: the head may learn this instead of the rows. Give both sets"
-            " in the same form",
-            stacklevel=3,
-        )
-
-
-def warn_unknown(base: Any, tokenizer: Any, inquiry: Inquiry, *, progress: bool = True) -> bool:
-    """Warn, before any training, about rows that the base does not know in the form in which they
-    are asked.
-
-    Where this concerns the rows to forget, other forms are tried, and the warning names the one in
-    which the base knows most rows. Returns True if it knows the first of them in no form.
-    """
-
-    def known_of(numbers: Sequence[int]) -> int:
-        rows = [inquiry.rows[number] for number in numbers]
-        [texts] = answers.answers_to(base, tokenizer, rows, progress=progress)
-        return sum(map(partial(knows, inquiry), numbers, texts))
-
-    few, in_no_form = range(inquiry.n)[:FEW], False
-    if not knows_some(known := known_of(few), len(few)):
-        hint = form_of(base, tokenizer, inquiry)
-        in_no_form = not hint
-        advice = (
-            f"It knows them in another form: {hint}"
-            if hint
-            else "It knows them in none of the other forms that were tried"
-        )
-        said = f"Nothing to forget: the base answers {known} of {len(few)} rows to forget"
-        warnings.warn(f"{said}. {advice}.", stacklevel=3)
-    for name, numbers in inquiry.kept.items():
-        some = numbers[:FEW]
-        if name != GENERIC and not knows_some(known := known_of(some), len(some)):
-            warnings.warn(
-                f"the base answers {known} of {len(some)} rows ({name}), so these rows cannot show"
-                " whether anything is kept",
-                stacklevel=3,
-            )
-    return in_no_form
-
-
-def form_of(base: Any, tokenizer: Any, inquiry: Inquiry) -> str | None:
-    """Return the other form in which the base knows most of the rows to forget, in words, or
-    None.
-    """
-    template = tokenizer.chat_template is not None
-    rows, forms = inquiry.forget[:FEW], {}  # type: ignore[var-annotated]
-    for number, row in enumerate(rows):
-        for name, other in other_forms(row, template):
-            forms.setdefault(name, {})[number] = other
-    counts = {}
-    for name, others in forms.items():
-        try:
-            [texts] = answers.answers_to(base, tokenizer, [*others.values()], progress=False)
-        except UserError:  # a template that cannot render it
-            continue
-        counts[name] = sum(map(partial(knows, inquiry), others, texts))
-    best, known = max(counts.items(), key=lambda pair: pair[1], default=("", 0))
-    return f"{best} ({known} of {len(rows)} rows)" if knows_some(known, len(rows)) else None
 
 
 def headline(report: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,211 @@
+"""Does a model know a row? By its texts, by the probabilities of the truth's tokens, and by answers
+that are asked for before anything is trained, with warnings about rows that the base does not know.
+"""
+
+import warnings
+from collections.abc import Sequence
+from functools import partial
+from itertools import takewhile
+from typing import Any
+
+import numpy as np
+
+from t3lib.core.errors import UserError
+from t3lib.core.models import pad_id
+from t3lib.core.rows import Row, encode_rows
+from t3lib.own import answers
+from t3lib.own.answers import GENERIC, Inquiry, build_inquiry, drawn
+from t3lib.own.questions import form_of_row, other_forms
+from t3lib.own.rows import Rows
+from t3lib.own.truths import COMMON, LEAK, Truths, word_set, words
+from t3lib.tofu.likelihood import Reading, token_scores
+
+FEW = 30  # rows of a set that the base is asked about before any training
+# From this probability on, a sample says a row's rare tokens often.
+OFTEN = 1 / 64
+
+
+def recall(truth: str, text: str) -> float:
+    """Compute the ROUGE-L recall of the truth's words in a text, from 0 to 1, for any script.
+
+    It is the length of the longest common subsequence of words, divided by the truth's length. In a
+    truth that has no word at all, such as an emoji, each character counts as a word.
+    """
+    parts = [words(some) if words(truth) else [*some.strip()] for some in (truth, text)]
+    row = [0] * (len(parts[1]) + 1)
+    for word in parts[0]:
+        before, row = row, [0]
+        for place, other in enumerate(parts[1]):
+            row.append(before[place] + 1 if word == other else max(before[place + 1], row[-1]))
+    return row[-1] / len(parts[0]) if parts[0] else 0.0
+
+
+def knows(inquiry: Inquiry, number: int, text: str) -> bool:
+    """Return True if a greedy answer shows that the model knows a row.
+
+    It must say 80% of the items that fewer than half of the other rows have, or, where the truth
+    has none, have a `recall` of at least 0.8.
+    """
+    wanted = frozenset[str]().union(*rare_words(inquiry.truths, number, 0.5))
+    if not wanted:
+        return recall(inquiry.rows[number]["answer"], text) >= 0.8
+    return len(wanted & word_set(text)) >= 0.8 * len(wanted)
+
+
+def knows_some(known: int, rows: int) -> bool:
+    """Return True if at least a tenth of the rows are known.
+
+    Fewer are no evidence, because a model without any knowledge guesses one or two rows.
+    """
+    return known > 0 and known >= 0.1 * rows
+
+
+def rare_words(found: Truths, row: int, most: float = COMMON) -> list[frozenset[str]]:
+    """Return the items of each clause of a truth whose chance is at most `most`."""
+    clauses = (
+        frozenset(word for word in clause if found.chance(row, [frozenset([word])]) <= most)
+        for clause in found.items[row]
+    )
+    return [clause for clause in clauses if clause]
+
+
+def touched_words(tokenizer: Any, ids: Sequence[int]) -> list[frozenset[str]]:
+    """Return, for each token of a text, the words of the text that it begins or continues."""
+    so_far = [words(tokenizer.decode(ids[:n])) for n in range(len(ids) + 1)]
+    touched = []
+    for before, after in zip(so_far, so_far[1:]):
+        same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, after)))
+        touched.append(frozenset(so_far[-1][same : len(after)]))
+    return touched
+
+
+def says(
+    tokenizer: Any,
+    inquiry: Inquiry,
+    rows: Sequence[Row],
+    scores: Sequence[tuple[np.ndarray, np.ndarray]],
+) -> np.ndarray:
+    """For each tilt and each row to forget, return True where the model ranks at least 80% of the
+    rare tokens of one clause first, or those of one word that gives the row away alone, or samples
+    them often (`OFTEN`).
+
+    inquiry: it knows the rows' truths. In a row without rare words every token counts.
+    rows: some of its rows to forget. scores: of these rows, from `token_scores`.
+
+    Result: shape (tilts, rows).
+    """
+    said = []
+    for row, example, (loss, hit) in zip(rows, encode_rows(tokenizer, rows), scores):
+        touched = touched_words(tokenizer, example.ids[example.n_prompt :])
+        found = np.zeros(len(hit), bool)
+        number = inquiry.forget.index(row)  # several rows of plain text have no question
+        clauses = rare_words(inquiry.truths, number)
+        alone = [frozenset([w]) for some in rare_words(inquiry.truths, number, LEAK) for w in some]
+        for clause in [*clauses, *alone] or [frozenset().union(*touched)]:
+            mine = np.array([bool(clause & some) for some in touched])
+            mine = mine if mine.any() else np.ones(len(touched), bool)
+            found |= (hit[:, mine].mean(1) >= 0.8) | (np.exp(-loss[:, mine].sum(1)) >= OFTEN)
+        said.append(found)
+    return np.stack(said, axis=1)
+
+
+def is_unknown(base: Any, tokenizer: Any, inquiry: Inquiry, *, progress: bool = True) -> bool:
+    """Return True if the base knows less than a tenth of the rows to forget, in this form.
+
+    It knows a row that it answers, or whose distinctive words it finds so likely that samples would
+    say them. Nothing else is asked, so this takes much less time than judging a head.
+    """
+    [texts] = answers.answers_to(base, tokenizer, inquiry.forget, progress=progress)
+    known = np.array([knows(inquiry, number, text) for number, text in enumerate(texts)], bool)
+    reading = Reading(pad_id(tokenizer), progress=progress)
+    scores = token_scores(base, encode_rows(tokenizer, inquiry.forget), reading)
+    known |= says(tokenizer, inquiry, inquiry.forget, scores)[0]
+    return not knows_some(int(known.sum()), len(known))
+
+
+def check_unseen(base: Any, tokenizer: Any, rows: Rows, *, progress: bool = True) -> None:
+    """UserError where the base answers more than a quarter of the unseen rows and more than one.
+
+    Then it probably saw these rows, and they cannot show what guessing gives.
+    """
+    if not rows.unseen:
+        return
+    unseen = drawn(rows.unseen, answers.MATES[1])
+    inquiry = build_inquiry(tokenizer, [], {"unseen": unseen}, [*rows.forget, *rows.retain])
+    [texts] = answers.answers_to(base, tokenizer, unseen, progress=progress)
+    known = sum(map(partial(knows, inquiry), inquiry.kept["unseen"], texts))
+    if known > max(1, len(texts) / 4):
+        raise UserError(
+            f"--unseen: the base answers {known} of {len(texts)} rows, so it has seen these rows"
+        )
+
+
+def warn_forms(rows: Rows) -> None:
+    """Warn, before any training, if rows to forget have another form of prompt than rows to keep.
+
+    A head could then learn the form instead of the rows.
+    """
+    forms = {name: {*map(form_of_row, getattr(rows, name))} for name in ("forget", "retain")}
+    if apart := forms["forget"] - forms["retain"]:
+        count = sum(form_of_row(row) in apart for row in rows.forget)
+        warnings.warn(
+            f"{count} of {len(rows.forget)} rows to forget have a system text or a form of prompt"
+            " that no row to keep has: the head may learn this instead of the rows. Give both sets"
+            " in the same form",
+            stacklevel=3,
+        )
+
+
+def warn_unknown(base: Any, tokenizer: Any, inquiry: Inquiry, *, progress: bool = True) -> bool:
+    """Warn, before any training, about rows that the base does not know in the form in which they
+    are asked.
+
+    Where this concerns the rows to forget, other forms are tried, and the warning names the one in
+    which the base knows most rows. Returns True if it knows the first of them in no form.
+    """
+
+    def known_of(numbers: Sequence[int]) -> int:
+        rows = [inquiry.rows[number] for number in numbers]
+        [texts] = answers.answers_to(base, tokenizer, rows, progress=progress)
+        return sum(map(partial(knows, inquiry), numbers, texts))
+
+    few, in_no_form = range(inquiry.n)[:FEW], False
+    if not knows_some(known := known_of(few), len(few)):
+        hint = form_of(base, tokenizer, inquiry)
+        in_no_form = not hint
+        advice = (
+            f"It knows them in another form: {hint}"
+            if hint
+            else "It knows them in none of the other forms that were tried"
+        )
+        said = f"Nothing to forget: the base answers {known} of {len(few)} rows to forget"
+        warnings.warn(f"{said}. {advice}.", stacklevel=3)
+    for name, numbers in inquiry.kept.items():
+        some = numbers[:FEW]
+        if name != GENERIC and not knows_some(known := known_of(some), len(some)):
+            warnings.warn(
+                f"the base answers {known} of {len(some)} rows ({name}), so these rows cannot show"
+                " whether anything is kept",
+                stacklevel=3,
+            )
+    return in_no_form
+
+
+def form_of(base: Any, tokenizer: Any, inquiry: Inquiry) -> str | None:
+    """Return the other form in which the base knows most of the rows to forget, in words, or
+    None.
+    """
+    template = tokenizer.chat_template is not None
+    rows, forms = inquiry.forget[:FEW], {}  # type: ignore[var-annotated]
+    for number, row in enumerate(rows):
+        for name, other in other_forms(row, template):
+            forms.setdefault(name, {})[number] = other
+    counts = {}
+    for name, others in forms.items():
+        try:
+            [texts] = answers.answers_to(base, tokenizer, [*others.values()], progress=False)
+        except UserError:  # a template that cannot render it
+            continue
+        counts[name] = sum(map(partial(knows, inquiry), others, texts))
+    best, known = max(counts.items(), key=lambda pair: pair[1], default=("", 0))
+    return f"{best} ({known} of {len(rows)} rows)" if knows_some(known, len(rows)) else None
