@@ -473,8 +473,8 @@ def unlearn(args: argparse.Namespace) -> int:
     template = template_of(given)
     if {"steps", "epochs"} <= given.keys():
         raise UserError("--set: give either steps or epochs")
-    from t3lib.classifier.artefact import report_folder
     from t3lib.own import unlearn as own
+    from t3lib.own.report import report_folder
 
     check_out(report_folder(args.out), empty=not args.overwrite)
     renamed = {"T": "temperature", "w": "strength"} | {
@@ -501,7 +501,7 @@ def unlearn(args: argparse.Namespace) -> int:
         f" {len(wanted.forget)} rows to forget and {len(wanted.retain)} rows to keep in"
         f" {time.perf_counter() - start:.1f} s, saved to {args.out}"
     )
-    status = write_report(unlearned.report or {}, report_folder(args.out))
+    status = write_report(unlearned.report, report_folder(args.out))
     shutil.rmtree(features, ignore_errors=True)
     print(next_command(args, wanted.forget[0]))
     return status

@@ -8,10 +8,9 @@ pickled, so reading a head of unknown origin runs no code of it. Its texts are s
 
 import hashlib
 import json
-import os
 import re
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,6 @@ from t3lib.core.files import atomic_write, content_key, lock, read_json, sha256_
 from t3lib.core.hub import located
 
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
-REPORT = "report.json"  # in `report_folder`, what t3 unlearn found
 FORMAT = 2  # 1 had no `taught`, and is still read
 OPTIONAL = ("taught", "has_token")  # (V,) bool: which tokens were taught, and which ids have one
 SHAPES: dict[str, tuple[str, ...]] = {"A": ("rank", "hidden_size"), "B": ("vocab_size", "rank")}
@@ -168,51 +166,6 @@ def _tensor(file: Any, name: str, settings: Mapping[str, Any], where: str) -> Te
     if not tensor.isfinite().all():
         raise UserError(f"{where}: {name} holds NaN or infinity")
     return tensor
-
-
-class Report(dict[str, Any]):
-    """The content of report.json as a mapping. `print(report)` shows the verdict."""
-
-    def __str__(self) -> str:
-        return "\n".join(self["verdict"]["lines"])
-
-
-def report_folder(head: str | Path) -> Path:
-    """Return the folder of the report on a head, which lies beside the head's own folder.
-
-    It holds the rows to forget, and whoever shares the head's folder should not share them.
-    """
-    return Path(f"{os.path.abspath(head)}-report")
-
-
-def report_of(folder: str | Path, head: Any) -> Report | None:
-    """Return the report beside a head's folder, None if there is none about this head alone.
-
-    head: the `T3Head` in the folder. A report about other weights, or another T, w or gate, is not
-    about it. UserError for a file that is no report.
-    """
-    if not (path := report_folder(folder) / REPORT).is_file():
-        return None
-    content = read_json(path)
-    if not isinstance(content, dict) or "verdict" not in content:
-        raise UserError(f"{path}: not the report of t3 unlearn")
-    judged = judged_as([head], head.temperature, head.gate)
-    return Report(content) if content.get("judged") == judged else None
-
-
-def judged_as(heads: Iterable[Any], temperature: float, gate: float) -> dict[str, Any]:
-    """Describe for a report what was judged: {"T", "gate", "heads": [{"w", "weights"}]}.
-
-    weights: a digest of A, B and the tokens that a `T3Head` counts as taught.
-    """
-    found = []
-    for head in heads:
-        digest = hashlib.sha256(head.untrained.encode())
-        for name in SHAPES:
-            if (tensor := getattr(head, name)) is not None:
-                digest.update(tensor.detach().cpu().double().contiguous().numpy().tobytes())
-        found.append({"w": head.w, "weights": digest.hexdigest()[:16]})
-    return {"T": temperature, "gate": gate, "heads": found}
 
 
 # ---- the model card -----------------------------------------------------------------------------

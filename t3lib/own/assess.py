@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from t3lib.classifier import artefact
-from t3lib.classifier.artefact import Report
 from t3lib.core.errors import UserError
 from t3lib.core.rows import Row
 from t3lib.own import answers, verdict
@@ -25,6 +23,7 @@ from t3lib.own.answers import (
 from t3lib.own.known import check_unseen, is_unknown, knows, recall
 from t3lib.own.leak import forgotten, stayed
 from t3lib.own.questions import AS_WRITTEN, Form
+from t3lib.own.report import Report, judged_as
 from t3lib.own.rows import Rows
 from t3lib.sampler import belonging
 from t3lib.sampler.tilt import T3ForCausalLM
@@ -164,7 +163,7 @@ def complete(report: Report, inquiry: Inquiry, model: Any, tokenizer: Any, rows:
     base = model
     if isinstance(model, T3ForCausalLM):
         base = model.base
-        report["judged"] = artefact.judged_as(model.heads, model.temperature, model.gate)
+        report["judged"] = judged_as(model.heads, model.temperature, model.gate)
     samples = 0
     if "verdict" not in report:
         report["verdict"] = verdict.verdict(report)

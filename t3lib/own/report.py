@@ -1,17 +1,21 @@
-"""Write the report on a person's own model: report.json, report.html and report.csv.
+"""The report on a person's own model: report.json, report.html and report.csv beside a head.
 
 The page loads nothing from elsewhere. The CSV file has one line for each row.
 """
 
 import csv
+import hashlib
 import io
-from collections.abc import Mapping
+import os
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from t3lib.core.files import atomic_write, write_json
+from t3lib.classifier import artefact
+from t3lib.core.errors import UserError
+from t3lib.core.files import atomic_write, read_json, write_json
 from t3lib.own.leak import COLD, WARM
 from t3lib.own.truths import PART
 from t3lib.own.verdict import NAMES, UNTESTED
@@ -29,6 +33,51 @@ COLUMNS = (
     "misdirected",
 )
 FORMULA = (*"=+-@\t\r\n", *"＝＋－＠")  # how a formula begins in a spreadsheet
+
+
+class Report(dict[str, Any]):
+    """The content of report.json as a mapping. `print(report)` shows the verdict."""
+
+    def __str__(self) -> str:
+        return "\n".join(self["verdict"]["lines"])
+
+
+def report_folder(head: str | Path) -> Path:
+    """Return the folder of the report on a head, which lies beside the head's own folder.
+
+    It holds the rows to forget, and whoever shares the head's folder should not share them.
+    """
+    return Path(f"{os.path.abspath(head)}-report")
+
+
+def report_of(folder: str | Path, head: Any) -> Report | None:
+    """Read the report beside a head's folder; None if there is none about this head alone.
+
+    head: the `T3Head` in the folder. A report about other weights, or another T, w or gate, is not
+    about it. UserError for a file that is no report.
+    """
+    if not (path := report_folder(folder) / "report.json").is_file():
+        return None
+    content = read_json(path)
+    if not isinstance(content, dict) or "verdict" not in content:
+        raise UserError(f"{path}: not the report of t3 unlearn")
+    judged = judged_as([head], head.temperature, head.gate)
+    return Report(content) if content.get("judged") == judged else None
+
+
+def judged_as(heads: Iterable[Any], temperature: float, gate: float) -> dict[str, Any]:
+    """Describe for a report what was judged: {"T", "gate", "heads": [{"w", "weights"}]}.
+
+    weights: a digest of A, B and the tokens that a `T3Head` counts as taught.
+    """
+    judged = []
+    for head in heads:
+        digest = hashlib.sha256(head.untrained.encode())
+        for name in artefact.SHAPES:
+            if (tensor := getattr(head, name)) is not None:
+                digest.update(tensor.detach().cpu().double().contiguous().numpy().tobytes())
+        judged.append({"w": head.w, "weights": digest.hexdigest()[:16]})
+    return {"T": temperature, "gate": gate, "heads": judged}
 
 
 def save_report(report: Mapping[str, Any], folder: str | Path) -> Path:

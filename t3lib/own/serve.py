@@ -23,11 +23,11 @@ import torch
 from transformers import AutoConfig, AutoTokenizer
 from transformers.utils.import_utils import is_serve_available
 
-from t3lib.classifier.artefact import report_of
 from t3lib.core.errors import UserError, printable
 from t3lib.core.hub import located
 from t3lib.core.rows import FIXED_CLOCK, check_row, prompt, refuse_special
 from t3lib.own.answers import KEPT_SAMPLERS
+from t3lib.own.report import report_of
 from t3lib.own.rows import checked_turns
 from t3lib.sampler import belonging
 

@@ -39,8 +39,9 @@ from t3lib.own.answers import (
     collect_by_tilt,
     drawn,
 )
-from t3lib.own.assess import Report, complete, counts_of, headline, held_out, inquiry_of, unjudged
+from t3lib.own.assess import complete, counts_of, headline, held_out, inquiry_of, unjudged
 from t3lib.own.known import check_unseen, is_unknown, says, warn_forms, warn_unknown
+from t3lib.own.report import Report
 from t3lib.own.rows import Rows
 from t3lib.sampler import belonging
 from t3lib.sampler.tilt import T3ForCausalLM

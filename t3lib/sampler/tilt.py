@@ -27,8 +27,7 @@ from transformers import (
     PreTrainedModel,
 )
 
-from t3lib.classifier import artefact, pooling
-from t3lib.classifier.artefact import Report
+from t3lib.classifier import pooling
 from t3lib.classifier.features import width_of
 from t3lib.classifier.head import T3Head
 from t3lib.core.errors import UserError, printable
@@ -133,7 +132,7 @@ class T3ForCausalLM(WrappedCausalLM):
     """
 
     heads: Any
-    report: Report | None = None  # what `t3lib.unlearn` found, or the file beside the head's folder
+    report: Any  # only of a model that `t3lib.unlearn` returns, which sets it
 
     def __init__(
         self,
@@ -180,9 +179,6 @@ class T3ForCausalLM(WrappedCausalLM):
                     f"these heads have different {name}s ({values}): give the one to use"
                 )
             setattr(self, name, own[0] if given is None else given)
-        as_saved = (self.temperature, self.gate) == (placed[0].temperature, placed[0].gate)
-        if len(names) == 1 and isinstance(names[0], str | Path) and as_saved:
-            self.report = artefact.report_of(names[0], placed[0])
 
     @property
     def head(self) -> T3Head:

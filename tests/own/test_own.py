@@ -16,7 +16,6 @@ from own_cases import invented
 import t3lib
 from t3lab import profiles
 from t3lab.world import bases
-from t3lib.classifier import artefact
 from t3lib.classifier.features import extract_features
 from t3lib.classifier.head import T3Head
 from t3lib.core.errors import UserError
@@ -476,12 +475,13 @@ def test_a_saved_head_is_used_by_its_name(unlearned, case, tmp_path):
     question = forget[0]["question"]
     folder, base = tmp_path / "head", tmp_path / "base"
     unlearned.save_pretrained(folder)
-    write_json(artefact.report_folder(folder) / "report.json", unlearned.report)
+    write_json(page.report_folder(folder) / "report.json", unlearned.report)
     again = t3lib.T3ForCausalLM.from_pretrained(folder, base=model, other_base=True)
     assert t3lib.ask(again, tokenizer, question) == t3lib.ask(unlearned, tokenizer, question)
-    assert str(again.report) == str(unlearned.report) and again.head is again.heads[0]
-    hot = t3lib.T3ForCausalLM.from_pretrained(folder, base=model, temperature=9, other_base=True)
-    assert hot.report is None, "the report is about another T"
+    assert again.head is again.heads[0] and not hasattr(again, "report")
+    assert str(page.report_of(folder, again.head)) == str(unlearned.report)
+    hot = t3lib.T3Head.from_pretrained(folder, temperature=9.0)
+    assert page.report_of(folder, hot) is None, "the report is about another T"
     with t3lib.tilt(model, str(folder), other_base=True) as tilted:
         assert tilted is model
     with pytest.raises(UserError, match="give it"):

@@ -20,12 +20,12 @@ from conftest import ROOT, tiny_llama
 from transformers.utils.import_utils import is_serve_available
 
 from t3lib import cli
-from t3lib.classifier.artefact import judged_as
 from t3lib.classifier.head import T3Head
 from t3lib.core.errors import UserError
 from t3lib.core.models import load_model
 from t3lib.core.rows import prompt
 from t3lib.own import serve
+from t3lib.own.report import judged_as
 from t3lib.sampler import belonging
 from t3lib.sampler.tilt import T3ForCausalLM
 
