@@ -13,7 +13,6 @@ import io
 import json
 import os
 import shlex
-import shutil
 import sys
 import time
 import warnings
@@ -27,7 +26,6 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from t3lib import __version__
 from t3lib.core.errors import UserError, printable
-from t3lib.core.files import cache_dir, content_key
 from t3lib.core.settings import (
     OWN_ROWS,
     OWN_STEPS,
@@ -171,12 +169,9 @@ def run(argv: Sequence[str] | None) -> int:
         print(f"{args.parser.prog}: {what}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        told = (
-            "stopped"
-            if args.run is serve
-            else "interrupted; run the same command again to continue"
-        )
-        print(f"{args.parser.prog}: {told}", file=sys.stderr)
+        again = "; run the same command again to continue" if args.verb in LABORATORY else ""
+        ended = "stopped" if args.run is serve else f"interrupted{again}"
+        print(f"{args.parser.prog}: {ended}", file=sys.stderr)
         return 130
 
 
@@ -481,9 +476,7 @@ def unlearn(args: argparse.Namespace) -> int:
         name: name for name in ("lr", "steps", "untrained")
     }
     fixed = {renamed[name]: given.pop(name) for name in renamed if name in given}
-    # Hidden states are on disk until the head is trained. After a kill the same command uses them.
-    features = cache_dir("features") / f"own-{content_key(str(args.out.resolve()))}"
-    choices = own.Choices(**fixed, template=template, seed=args.seed, fit=given, cache=features)
+    choices = own.Choices(**fixed, template=template, seed=args.seed, fit=given)
     wanted: Any = rows_of(args, None)
     model, tokenizer = load_model(args, args.model)
     check_system(args.system, tokenizer)
@@ -492,9 +485,6 @@ def unlearn(args: argparse.Namespace) -> int:
         unlearned = own.unlearn(model, tokenizer, wanted, choices)
     except own.NothingToForget as error:
         return write_report(error.report, report_folder(args.out))
-    except Exception:
-        shutil.rmtree(features, ignore_errors=True)
-        raise
     unlearned.save_pretrained(args.out, overwrite=args.overwrite)
     print(
         f"trained a head with {unlearned.head.num_parameters:,} parameters on"
@@ -502,7 +492,6 @@ def unlearn(args: argparse.Namespace) -> int:
         f" {time.perf_counter() - start:.1f} s, saved to {args.out}"
     )
     status = write_report(unlearned.report, report_folder(args.out))
-    shutil.rmtree(features, ignore_errors=True)
     print(next_command(args, wanted.forget[0]))
     return status
 

@@ -1,4 +1,4 @@
-"""The classifier's input for every answer token, and a cache of it on disk.
+"""The classifier's input for every answer token.
 
     x_t = MeanPool(H_1 … H_t)      (Section 2.3; `pooling.prefix_mean`)
 
@@ -6,20 +6,12 @@ H are the base's last hidden states (after its final norm; the output layer is n
 x_{t-1} belongs to the target y_t. It averages everything that the base has read when it predicts
 y_t, the prompt and the beginning-of-sequence token included, and never y_t itself. Each row is read
 once.
-
-The cache has one folder for each combination of model, rows, tokens, mask, dtype and code. In it,
-x.bin holds the bare numbers in the order of the rows and is read through memory mapping. key.json
-is written last, so an extraction that is killed leaves no key, and the next one starts again. Only
-one batch of features is in memory while they are extracted into the cache.
 """
 
 import functools
-import logging
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,8 +20,6 @@ from transformers import PreTrainedModel
 
 from t3lib.classifier.pooling import mean_of, prefix_sums
 from t3lib.core.errors import UserError
-from t3lib.core.files import atomic_write, content_key, lock, read_sealed, rows_key, sha256_file
-from t3lib.core.identity import code_key, environment, keep
 from t3lib.core.models import (
     CACHE,
     cache_of,
@@ -38,7 +28,6 @@ from t3lib.core.models import (
     decoder_of,
     evaluating,
     pad_id,
-    weights_key,
     within_memory,
 )
 from t3lib.core.progress import progress_bar
@@ -53,8 +42,6 @@ from t3lib.core.rows import (
     shifted_labels,
 )
 
-log = logging.getLogger(__name__)
-
 BATCH_TOKENS = 8192
 Keep = Callable[[list[int], Tensor], object]  # (indices of rows, their features row after row)
 
@@ -63,7 +50,7 @@ Keep = Callable[[list[int], Tensor], object]  # (indices of rows, their features
 class Features:
     """The data of one classification problem: N answer tokens of n_rows rows.
 
-    x: (N, d) features, float32 or bfloat16; possibly memory-mapped, so do not write to it.
+    x: (N, d) features, float32 or bfloat16.
     y: (N,) int64, the token that follows.
     row: (N,) int64, the token's row, ascending.
     s: (n_rows,) the label of each row, 1 = retain, 0 = forget.
@@ -115,22 +102,17 @@ def extract_features(
     retain_rows: Sequence[Row],
     *,
     attention_mask: str = "lengths",
-    cache: str | Path | None = None,
     progress: bool = True,
 ) -> Features:
     """Compute the features of every answer token of all rows, forget rows first.
 
     forget_rows, retain_rows: rows with question and answer (see `rows.encode_rows`).
     attention_mask: "lengths" or "openunlearning" (see `rows.collate`).
-    cache: a folder for memory-mapped files named by content, or None to hold x in memory. An
-    extraction that was killed starts again. Files that do not match their checksum are extracted
-    again, with a warning.
 
     x is float32 for a float32 base and bfloat16 otherwise. A forward pass has at most
     `BATCH_TOKENS` padded tokens (or one row), halved with a warning when memory runs out.
     UserError, naming the row where there is one, for an empty list, an answer without tokens, a row
-    in both lists, a row longer than the base's context, a full disk or a folder that cannot be
-    written.
+    in both lists, or a row longer than the base's context.
     """
     for name, rows in (("forget", forget_rows), ("retain", retain_rows)):
         if not rows:
@@ -146,25 +128,16 @@ def extract_features(
         begun = shared_start([each.ids[: each.n_prompt] for each in some])
         return begun, collate(some, pad, attention_mask)
 
-    lengths = [len(example.ids) for example in examples]
-    extract = functools.partial(_extract, model, lengths, batch_of, progress)
     answers = [example.ids[example.n_prompt :] for example in examples]
     counts = torch.tensor([len(answer) for answer in answers])
     starts = torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)])
-    width = width_of(model)
     dtype = torch.float32 if model.dtype == torch.float32 else torch.bfloat16
-    if cache is None:
-        x = torch.empty((int(starts[-1]), width), dtype=dtype)
-        extract(lambda rows, values: x.index_copy_(0, tokens_of(rows, starts), values.to(dtype)))
-    else:
-        parts = [
-            weights_key(model),
-            [rows_key(forget_rows), rows_key(retain_rows)],
-            [(example.ids, example.n_prompt) for example in examples],
-            [attention_mask, pad, str(dtype)],
-            [code_key("classifier.features"), environment(model.device)],
-        ]
-        x = _cached(Path(cache) / content_key(parts), starts, width, dtype, extract)
+    x = torch.empty((int(starts[-1]), width_of(model)), dtype=dtype)
+
+    def keep(rows: list[int], values: Tensor) -> None:
+        x.index_copy_(0, tokens_of(rows, starts), values.to(dtype))
+
+    _extract(model, [len(example.ids) for example in examples], batch_of, progress, keep)
     return Features(
         x,
         y=torch.tensor([token for answer in answers for token in answer]),
@@ -269,42 +242,3 @@ def _reads_on(model: PreTrainedModel, device: torch.device) -> bool:
     found, wanted = mean_of(found)[read], mean_of(whole)[read]
     rounding = 1e-4 if model.dtype == torch.float32 else 0.05
     return bool((found - wanted).abs().max() <= rounding * wanted.abs().max())
-
-
-# ---- cache --------------------------------------------------------------------------------------
-
-
-def _cached(
-    folder: Path, starts: Tensor, width: int, dtype: torch.dtype, extract: Callable[[Keep], None]
-) -> Tensor:
-    """Return x (N, width) memory-mapped from a folder, extracted first if it is not there.
-
-    starts (n_rows + 1,): the first token of each row, and N. key.json holds the checksum of x.bin.
-    UserError when the disk is full or the folder cannot be written.
-    """
-    whole, key, numbers = folder / "x.bin", folder / "key.json", int(starts[-1]) * width
-    gigabytes = numbers * dtype.itemsize / 1e9
-
-    def write(handle: IO[bytes], rows: list[int], values: Tensor) -> None:
-        for row, own in zip(rows, values.to(dtype).split(starts.diff()[rows].tolist())):
-            handle.seek(int(starts[row]) * width * dtype.itemsize)
-            handle.write(own.reshape(-1).view(torch.uint8).numpy().data)
-
-    try:
-        with lock(folder / "lock"):
-            facts = read_sealed(key)
-            if not (facts and whole.is_file() and facts["x.bin"] == sha256_file(whole)):
-                if key.exists():
-                    log.warning("features: %s is damaged; extracting it again", whole)
-                for left_by_a_kill in folder.glob(".*.partial"):
-                    left_by_a_kill.unlink()
-                free = shutil.disk_usage(folder).free / 1e9
-                if free < gigabytes:
-                    raise OSError(f"the disk has {free:.3g} GB left, {gigabytes:.3g} are needed")
-                with atomic_write(whole, "wb") as handle:
-                    extract(functools.partial(write, handle))
-                keep(key, {"x.bin": sha256_file(whole)})
-    except OSError as error:
-        what = f"{gigabytes:.3g} GB of features in {folder}: {error.strerror or error}"
-        raise UserError(f"cannot keep {what}; set T3_CACHE") from error
-    return torch.from_file(str(whole), shared=False, size=numbers, dtype=dtype).view(-1, width)

@@ -68,8 +68,8 @@ def fit_heads(
     settings_list: one mapping of settings for each head, see `FitSettings`.
 
     Heads with equal seed, epochs, batch_size and epoch see the same rows in the same order and
-    share every read of the features. On a CPU, memory-mapped features stay on disk; on a GPU all of
-    them are loaded. Other arguments and errors as of `fit_head`: one head that diverges ends all.
+    share every read of the features. All features are on the device of the fit. Other arguments
+    and errors as of `fit_head`: one head that diverges ends all.
     """
     wanted = [fit_settings(values) for values in settings_list]
     _check(features, vocab_size)

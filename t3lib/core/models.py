@@ -1,6 +1,5 @@
 """Load causal language models from a folder or the Hub, and inspect loaded ones."""
 
-import hashlib
 import inspect
 import re
 import warnings
@@ -18,7 +17,7 @@ from transformers.utils import cached_file, logging
 
 from t3lib.core import smollm2
 from t3lib.core.errors import UserError
-from t3lib.core.files import content_key, read_json
+from t3lib.core.files import read_json
 from t3lib.core.hub import Place, located
 from t3lib.core.progress import watched
 from t3lib.core.rows import check_template
@@ -297,25 +296,6 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     finally:
         for module in training:
             module.training = True
-
-
-def weights_key(model: PreTrainedModel) -> str:
-    """Hash a loaded model as it is now, configuration and bytes of all weights, to 16 hex digits.
-
-    Weights that are not in memory (offloaded) are represented by the model's name and revision.
-    """
-    config = model.config.to_dict()
-    source = [config.pop("_name_or_path", None), getattr(model.config, "_commit_hash", None)]
-    for name in ("transformers_version", "_attn_implementation_autoset"):
-        config.pop(name, None)
-    digest, facts = hashlib.sha256(), []
-    for name, tensor in model.state_dict().items():
-        if isinstance(tensor, torch.Tensor):
-            facts.append([name, tensor.dtype, tensor.shape, source if tensor.is_meta else None])
-            if not tensor.is_meta:
-                raw = tensor.detach().cpu().contiguous().reshape(-1)
-                digest.update(raw.view(torch.uint8).numpy().data)
-    return content_key([config, facts, digest.hexdigest()])
 
 
 def within_memory(work: Callable[[int], Result], batch_tokens: int, *, least: int = 128) -> Result:

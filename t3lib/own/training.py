@@ -21,7 +21,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -375,18 +374,17 @@ def material(
     tokenizer: Any,
     made: Sequence[Lesson],
     *,
-    cache: str | Path | None = None,
     progress: bool = True,
 ) -> Material:
     """Extract the features of lessons, at least one of each kind, and label their tokens.
 
     Tokens of secret words are of class 0. A row to forget without any has all tokens of class 0.
 
-    made: rows to forget first. cache: as of `extract_features`.
+    made: rows to forget first.
     """
     rows = [each.row for each in made]
     n = sum(each.secret is not None for each in made)
-    features = extract_features(base, tokenizer, rows[:n], rows[n:], cache=cache, progress=progress)
+    features = extract_features(base, tokenizer, rows[:n], rows[n:], progress=progress)
     hidden = torch.zeros(len(features.y), dtype=torch.bool)
     known: dict[tuple[int, ...], list[Words]] = {}
     for number, (start, end) in enumerate(zip(features.starts[:n], features.starts[1:])):

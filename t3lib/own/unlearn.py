@@ -8,7 +8,6 @@ final head is fitted on everything. Settings that the caller gives are used as t
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -66,8 +65,6 @@ class Choices:
     seed: decides which rows are held out, the start of the head, and the samples.
     fit: further settings, named as in `settings.FitSettings`.
     allow_sharpening: whether T may be below 1.
-    cache: folder in which features are kept while they are made, so that a killed run goes on. A
-    fit on lessons reads all of them into memory.
     """
 
     temperature: float | str = "auto"
@@ -79,7 +76,6 @@ class Choices:
     seed: int = 0
     fit: Mapping[str, Any] = field(default_factory=dict)
     allow_sharpening: bool = False
-    cache: str | Path | None = None
 
     def __post_init__(self) -> None:
         check("untrained", self.untrained)
@@ -232,7 +228,7 @@ def training_set(
     held, seed = len(fit) < len(rows.forget) + len(rows.retain), choices.seed
 
     def made_of(some: Sequence[training.Lesson]) -> training.Material:
-        return training.material(base, tokenizer, some, cache=choices.cache, progress=progress)
+        return training.material(base, tokenizer, some, progress=progress)
 
     lessons = training.lessons(base, tokenizer, rows, seed=seed, progress=progress)
     material = made_of(lessons)

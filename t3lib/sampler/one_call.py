@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedModel
@@ -24,21 +23,18 @@ def fit_without_evidence(
     settings: FitSettings = PAPER,
     *,
     attention_mask: str = "lengths",
-    cache: str | Path | None = None,
 ) -> T3Head:
     """Fit a classifier head on features of the frozen base, for `T3ForCausalLM(model, head, T)`.
 
     forget, retain: rows with question and answer. settings: of the fit, by default the paper's.
-    attention_mask, cache: see `features.extract_features`.
+    attention_mask: see `features.extract_features`.
 
     The head is on the CPU. Its `info` records base, revision, tokenizer, form of the prompts, seed,
     hyperparameters and the numbers of rows. The base's weights are never changed. Errors as of
     `features.extract_features` and `fit.fit_heads`.
     """
     base = plain_base(model)
-    features = extract_features(
-        base, tokenizer, forget, retain, attention_mask=attention_mask, cache=cache
-    )
+    features = extract_features(base, tokenizer, forget, retain, attention_mask=attention_mask)
     [head] = fit_heads(features, [asdict(settings)], vocab_size=vocabulary(base))
     head.has_token = belonging.tokens_known(tokenizer, vocabulary(base))
     head.info |= belonging.origin(base, tokenizer, forget, retain, len(features.y))

@@ -1,14 +1,7 @@
-"""Prefix-mean features against one pass per prefix; their cache under kills, damage, full disks and
-other models.
-"""
+"""Prefix-mean features against one pass per prefix."""
 
 import copy
-import os
-import shutil
-import subprocess
-import sys
 from contextlib import contextmanager
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -22,7 +15,6 @@ from t3lib.classifier.features import extract_features
 from t3lib.classifier.fit import fit_head
 from t3lib.core import rows as core_rows
 from t3lib.core.errors import UserError
-from t3lib.core.models import weights_key
 from t3lib.core.rows import Example, encode_rows
 from t3lib.sampler.tilt import T3ForCausalLM
 from t3lib.sampler.wrapped import vocabulary
@@ -150,175 +142,10 @@ def test_openunlearning_mask_leaves_end_of_turn_tokens_out(tiny_model, tokenizer
     assert not torch.allclose(found.x[0], extract(tiny_model, other).x[0], atol=1e-3)
 
 
-def test_features_of_a_bfloat16_base_are_bfloat16(tiny_model, tokenizer, expected, tmp_path):
-    base = copy.deepcopy(tiny_model).bfloat16()
-    cached = extract(base, tokenizer, cache=tmp_path).x
-    assert cached.dtype == torch.bfloat16 and torch.equal(cached, extract(base, tokenizer).x)
-    torch.testing.assert_close(cached.double(), expected[0], atol=0.05, rtol=0)
-    [file] = tmp_path.glob("*/x.bin")
-    assert file.stat().st_size == 2 * cached.numel(), "two bytes a number"
-
-
-# ---- cache --------------------------------------------------------------------------------------
-
-
-def test_a_whole_cache_is_read_in_place_and_needs_no_pass(
-    tiny_model, tokenizer, expected, tmp_path, reads
-):
-    first = extract(tiny_model, tokenizer, cache=tmp_path)
-    assert reads
-    del reads[:]
-    second = extract(tiny_model, tokenizer, cache=tmp_path)
-    assert not reads
-    [folder] = tmp_path.iterdir()
-    assert {path.name for path in folder.iterdir()} <= {"x.bin", "key.json", "lock"}
-    assert str(folder / "x.bin") in Path("/proc/self/maps").read_text(), (
-        "mapped into memory, not read into it"
-    )
-    assert torch.equal(first.x, second.x)
-    torch.testing.assert_close(second.x.double(), expected[0], atol=2e-6, rtol=0)
-
-
-def test_a_killed_run_starts_again_and_its_rest_is_gone(tiny_model, tokenizer, tmp_path, reads):
-    """The key is written last; what was being written has another name."""
-    whole = extract(tiny_model, tokenizer, cache=tmp_path).x.clone()
-    [folder] = tmp_path.iterdir()
-    (folder / "x.bin").rename(folder / ".x.bin.1.partial")
-    (folder / "key.json").unlink()
-    del reads[:]
-    assert torch.equal(extract(tiny_model, tokenizer, cache=tmp_path).x, whole)
-    assert reads and not list(folder.glob(".*"))
-
-
-DAMAGE = {
-    "truncated": lambda whole: whole[: len(whole) // 2],
-    "emptied": lambda whole: b"",
-    "longer": lambda whole: whole + b"x" * 100,
-    "flipped": lambda whole: whole[:50] + bytes([whole[50] ^ 255]) + whole[51:],
-}
-
-
-@pytest.mark.parametrize("name", ["x.bin", "key.json"])
-@pytest.mark.parametrize("how", [*DAMAGE, "gone"])
-def test_a_damaged_cache_is_extracted_again_never_accepted(
-    tiny_model, tokenizer, tmp_path, reads, how, name, caplog
-):
-    whole = extract(tiny_model, tokenizer, cache=tmp_path).x.clone()
-    [file] = tmp_path.glob(f"*/{name}")
-    if how == "gone":
-        file.unlink()
-    else:
-        file.write_bytes(DAMAGE[how](file.read_bytes()))
-    for again in (True, False):
-        del reads[:]
-        assert torch.equal(extract(tiny_model, tokenizer, cache=tmp_path).x, whole)
-        assert bool(reads) == again
-    assert "is damaged" in caplog.text or (how, name) == ("gone", "key.json")
-
-
-@pytest.mark.parametrize("change", ["model", "template", "mask", "rows"])
-def test_another_model_template_or_mask_is_another_cache(tiny_model, tokenizer, tmp_path, change):
-    extract(tiny_model, tokenizer, cache=tmp_path)
-    model, words, options = tiny_model, tokenizer, {}
-    if change == "model":
-        model = copy.deepcopy(tiny_model)
-        model.model.layers[1].mlp.up_proj.weight.data[3, 5] += 1e-4
-    elif change == "template":
-        words = copy.deepcopy(tokenizer)
-        words.chat_template = tokenizer.chat_template.replace("\n\n", "\n")
-    elif change == "mask":
-        options = {"attention_mask": "openunlearning"}
-    retain = RETAIN[:-1] if change == "rows" else RETAIN
-    found = extract_features(model, words, FORGET, retain, cache=tmp_path, **options)
-    fresh = extract_features(model, words, FORGET, retain, **options)
-    assert torch.equal(found.x, fresh.x)
-    assert len(list(tmp_path.glob("*/x.bin"))) == 2
-
-
-def test_the_key_of_weights_sees_every_weight_and_nothing_but_content(tiny_model):
-    known = weights_key(tiny_model)
-    other = copy.deepcopy(tiny_model)
-    assert weights_key(other) == known
-    for name, weight in other.named_parameters():
-        flat = weight.data.view(-1)
-        for place in (0, len(flat) // 2, -1):
-            kept = flat[place].clone()
-            flat[place] = -kept if kept else 1.0
-            assert weights_key(other) != known, name
-            flat[place] = kept
-    swapped = copy.deepcopy(tiny_model)
-    rows = swapped.model.embed_tokens.weight.data
-    rows[[7, 8]] = rows[[8, 7]]
-    assert weights_key(swapped) != known
-
-
-def test_a_folder_that_cannot_be_written(tiny_model, tokenizer, tmp_path):
-    (tmp_path / "file").write_text("not a folder")
-    with pytest.raises(UserError, match="cannot keep .* of features in .*T3_CACHE"):
-        extract(tiny_model, tokenizer, cache=tmp_path / "file")
-    with pytest.raises(UserError, match="cannot keep .* of features in .*T3_CACHE"):
-        extract(tiny_model, tokenizer, cache=tmp_path / "file" / "below")
-
-
-def test_a_full_disk_is_found_before_the_first_pass_and_leaves_nothing(
-    tiny_model, tokenizer, tmp_path, reads
-):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=100))
-        with pytest.raises(
-            UserError, match="cannot keep .* of features .* the disk has 1e-07 GB left.*T3_CACHE"
-        ):
-            extract(tiny_model, tokenizer, cache=tmp_path)
-    assert not reads and not list(tmp_path.glob("*/*.*"))
-    assert torch.equal(
-        extract(tiny_model, tokenizer, cache=tmp_path).x, extract(tiny_model, tokenizer).x
-    )
-
-
-MANY_ROWS = """
-import sys, torch
-from conftest import byte_tokenizer
-from transformers import LlamaConfig, LlamaForCausalLM
-from t3lib.classifier import features
-
-def anonymous():  # KiB of memory that is no file's: mapped files can be dropped
-    lines = open("/proc/self/status")
-    return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon"))
-
-sizes = dict(hidden_size=2048, intermediate_size=8, num_hidden_layers=0, num_attention_heads=8)
-model = LlamaForCausalLM(LlamaConfig(vocab_size=300, **sizes)).eval()
-rows = [{"question": f"{i}?", "answer": "x" * 127} for i in range(64)]
-found, forward = [], model.model.forward
-model.model.forward = lambda **inputs: (found.append(anonymous()), forward(**inputs))[1]
-features.BATCH_TOKENS = 1
-x = features.extract_features(
-    model, byte_tokenizer(), rows[:32], rows[32:], cache=sys.argv[1], progress=False
-).x
-assert len(found) == 64 and x.shape == (64 * 128, 2048)
-print(max(*found[8:], anonymous()) - found[8])
-"""
-
-
-def test_memory_does_not_grow_with_the_rows(tmp_path):
-    """64 MB of features through the cache: after the first batches, not even 8 MB more memory."""
-    command = [sys.executable, "-c", MANY_ROWS, tmp_path]
-    # glibc keeps what was freed below thresholds that move while a program runs, which is megabytes
-    # up and down here. With thresholds that stand still it gives back at once, and what is counted
-    # is what the program holds.
-    still = {
-        "MALLOC_MMAP_THRESHOLD_": "65536",
-        "MALLOC_TRIM_THRESHOLD_": "65536",
-        "MALLOC_TOP_PAD_": "0",
-    }
-    done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=Path(__file__).parents[1],
-        env=os.environ | still,
-    )
-    assert int(done.stdout) < 8 * 1024, f"{int(done.stdout) / 1024:.0f} MB"
+def test_features_of_a_bfloat16_base_are_bfloat16(tiny_model, tokenizer, expected):
+    x = extract(copy.deepcopy(tiny_model).bfloat16(), tokenizer).x
+    assert x.dtype == torch.bfloat16
+    torch.testing.assert_close(x.double(), expected[0], atol=0.05, rtol=0)
 
 
 # ---- memory and mistakes ------------------------------------------------------------------------

@@ -28,10 +28,11 @@ from t3lib.classifier.features import Features, extract_features
 from t3lib.classifier.fit import fit_heads
 from t3lib.classifier.head import T3Head
 from t3lib.core.errors import Diverged, UserError
-from t3lib.core.files import atomic_write, cache_dir, content_key, read_sealed, sha256_file
+from t3lib.core.files import atomic_write, cache_dir, content_key, lock, read_sealed, sha256_file
 from t3lib.core.identity import code_key, environment, keep
 
 INFO, WEIGHTS = "info.json", "weights.safetensors"
+TENSORS = ("x", "y", "row", "s")  # of `Features`
 ROOM = 10  # weights are kept if the disk has room for so many times their size
 DIALS = ("temperature", "w", "gate", "untrained")  # T3's settings that are not trained
 # The modules that train; what they are called with is in the key.
@@ -116,14 +117,30 @@ def drop_weights(study: Study, method: str, settings: Mapping[str, Any], seed: i
 
 
 def t3_features(study: Study) -> Features:
-    """Return prefix-mean features of all forget and retain rows of a study, cached on disk."""
-    began = time.perf_counter()
-    features = extract_features(
-        study.base, study.tokenizer, study.forget, study.retain,
-        attention_mask=study.scoring.attention_mask, cache=cache_dir("features"),
-    )  # fmt: skip
-    if not read_sealed(_features_note(study)):
-        keep(_features_note(study), {"seconds": time.perf_counter() - began})
+    """Return prefix-mean features of all forget and retain rows of a study, cached on disk.
+
+    A cached file is one safetensors file with the tensors of `Features`, and a sealed note beside
+    it with its checksum and the seconds that it took.
+    """
+    note = _features_note(study)
+    path = note.with_suffix(".safetensors")
+    with lock(note.with_suffix(".lock")):  # another job of this split may be extracting them
+        known = read_sealed(note)
+        if known and path.is_file() and sha256_file(path) == known["features"]:
+            return Features(**load_file(path), device=str(study.base.device))
+
+        began = time.perf_counter()
+        features = extract_features(
+            study.base,
+            study.tokenizer,
+            study.forget,
+            study.retain,
+            attention_mask=study.scoring.attention_mask,
+        )
+        seconds = time.perf_counter() - began
+        with atomic_write(path, "wb") as handle:
+            save_file({name: getattr(features, name) for name in TENSORS}, handle.name)
+        keep(note, {"seconds": seconds, "features": sha256_file(path)})
     return features
 
 
@@ -133,9 +150,9 @@ def features_seconds(study: Study) -> float:
 
 
 def _features_note(study: Study) -> Path:
-    """Return the cache's file for the seconds of a study's feature extraction."""
+    """Return the cache's note on a study's features, named by base, rows, mask and code."""
     made_by = [code_key("classifier.features"), environment(study.base.device)]
-    return cache_dir("features") / f"seconds-{content_key([study.lesson_key, made_by])}.json"
+    return cache_dir("features") / f"{content_key([study.lesson_key, made_by])}.json"
 
 
 def head_settings(settings: Mapping[str, Any], seed: int) -> dict[str, Any]:

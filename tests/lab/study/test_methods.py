@@ -98,6 +98,30 @@ def test_the_features_of_a_naive_step_are_those_of_the_cache(opened):
         torch.testing.assert_close(own, kept, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("damage", ["", "flipped", "gone", "no note"])
+def test_features_are_read_from_one_file_to_the_bit_and_made_again_if_it_is_damaged(
+    opened, monkeypatch, tmp_path, damage
+):
+    monkeypatch.setenv("T3_CACHE", str(tmp_path))
+    real, passes = unlearned.extract_features, []
+    monkeypatch.setattr(
+        unlearned, "extract_features", lambda *a, **b: passes.append(1) or real(*a, **b)
+    )
+    first = unlearned.t3_features(opened)
+    [file], [note] = (tmp_path.glob(f"features/*.{end}") for end in ("safetensors", "json"))
+    if damage == "flipped":
+        content = file.read_bytes()
+        file.write_bytes(content[:-1] + bytes([content[-1] ^ 255]))
+    elif damage:
+        (file if damage == "gone" else note).unlink()
+    for expected in (2 if damage else 1,) * 2:  # the second time it is in the cache
+        again = unlearned.t3_features(opened)
+        assert len(passes) == expected and again.device == first.device
+        for name in unlearned.TENSORS:
+            one, other = getattr(first, name), getattr(again, name)
+            assert one.dtype == other.dtype and torch.equal(one, other), name
+
+
 def test_seconds_of_features_are_those_of_a_cold_cache(opened):
     logs = [unlearned.training_of(opened, "T3", FAST | {"rank": rank}, 1) for rank in (3, 4)]
     assert {log["seconds"]["features"] for log in logs} == {unlearned.features_seconds(opened)}
