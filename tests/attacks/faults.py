@@ -120,7 +120,7 @@ def signalled(number: signal.Signals, seconds: float, folder: Path) -> list[str]
     if (out / artefact.CONFIG).exists():
         T3Head.from_pretrained(out)
     elif number == signal.SIGINT:
-        left = [*out.glob("*"), *(folder / "cache" / "features").glob("*")]
+        left = [*out.glob("*")]
     return [path.name for path in left]
 
 
