@@ -28,7 +28,7 @@ from t3lib.core.files import atomic_write, content_key, lock, read_json, sha256_
 from t3lib.core.hub import located
 
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
-FORMAT = 2  # 1 had no `taught`, and is still read
+FORMAT = 2
 OPTIONAL = ("taught", "has_token")  # (V,) bool: which tokens were taught, and which ids have one
 SHAPES: dict[str, tuple[str, ...]] = {"A": ("rank", "hidden_size"), "B": ("vocab_size", "rank")}
 SHAPES |= dict.fromkeys(OPTIONAL, ("vocab_size",))
@@ -131,8 +131,11 @@ def _read(folder: Path, overrides: Mapping[str, Any]) -> tuple[dict[str, Any], d
     settings = read_json(config)
     if not isinstance(settings, dict) or settings.pop("model_type", None) != "t3-head":
         raise UserError(f"{config}: not the config of a T3 head (model_type is not 't3-head')")
-    if settings.pop("format", None) not in range(1, FORMAT + 1):
-        raise UserError(f"{config}: written by another version of t3lib (format is not {FORMAT})")
+    if settings.pop("format", None) != FORMAT:
+        raise UserError(
+            f"{config}: written by another version of t3lib (format is not {FORMAT}): train the"
+            " head again"
+        )
     if not isinstance(settings.get("info"), dict):
         raise UserError(f"{config}: 'info' must be a JSON object")
     try:

@@ -48,7 +48,7 @@ class T3Head(nn.Module, PyTorchModelHubMixin):
     hyperparameters, metrics and whatever else the caller adds.
 
     The buffer `taught` (V,) is True for tokens that were a target, or fewer, as `t3lib.own` sets
-    it; None if that is not known, as in heads of format 1. The buffer `has_token` (V,) is False for
+    it; None before a fit. The buffer `has_token` (V,) is False for
     ids that stand for no token, as in a padded vocabulary: they are never sampled. It is None if
     all ids have one or if it is not known.
 

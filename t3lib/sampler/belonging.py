@@ -296,9 +296,9 @@ def check_tokenizer(head: Any, tokenizer: PreTrainedTokenizerBase) -> None:
 def check_base(head: Any, model: nn.Module) -> None:
     """Raise UserError if the head records another base, revision or adapter than the loaded ones.
 
-    Loaded weights are compared where the head records them. For older heads and for weights of
-    which `weight_keys` is None, every byte of the base's folder is hashed (once in a process). So a
-    quantised base is known by its files alone, whatever the head's base became in memory.
+    Loaded weights are compared. Where `weight_keys` of either base is None, every byte of the
+    base's folder is hashed (once in a process). So a quantised base is known by its files alone,
+    whatever the head's base became in memory. A head that records no base at all fits every one.
     """
     if ADAPTER not in head.info and not any(head.info.get(key) for key in BASE_KEYS):
         return
@@ -339,12 +339,10 @@ def _differing(
     for key in keys:
         if one.get(key) is not None and other.get(key) is not None:
             values = one[key], other[key]
-            if key == "base_model":  # older heads name the folder with its path
-                values = name_of(str(values[0])), name_of(str(values[1]))
             if all(isinstance(value, list) for value in values):  # of weights one key is enough
                 values = any(value in other[key] for value in one[key]), True
             if values[0] != values[1]:
                 return key
             break
-    both = ADAPTER in one and ADAPTER in other  # older heads record no adapter
+    both = ADAPTER in one and ADAPTER in other
     return ADAPTER if both and one[ADAPTER] != other[ADAPTER] else None
