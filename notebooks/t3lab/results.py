@@ -31,16 +31,10 @@ import numpy as np
 import pandas as pd
 import psutil
 
+from t3lab.identity import data_identity
 from t3lib.baselines.losses import METHODS
 from t3lib.core.errors import UserError
-from t3lib.core.files import (
-    atomic_write,
-    data_identity,
-    model_identity,
-    project_root,
-    read_json,
-    write_json,
-)
+from t3lib.core.files import atomic_write, model_identity, project_root, read_json, write_json
 from t3lib.core.names import SPLITS
 from t3lib.tofu.metrics import AUDIT, HIDING, METRICS, forget_quality
 

@@ -7,7 +7,6 @@ the new one. Caches, run files and heads name their inputs by the content keys o
 import hashlib
 import json
 import os
-import re
 import secrets
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,12 +15,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any
 
-import yaml
 from filelock import FileLock, Timeout
 
 from t3lib import LIBRARY
 from t3lib.core.errors import UserError
-from t3lib.core.names import HUB_DATA
 
 # The files of a model's folder that decide what the model is. Others (logs, model cards, base.json)
 # do not count.
@@ -127,57 +124,6 @@ def read_json(path: str | Path) -> Any:
     return parse_json(read_text(path), path)
 
 
-class PlainLoader(yaml.SafeLoader):
-    """`yaml.safe_load` with two changes.
-
-    Aliases are refused, because a few lines of them can stand for gigabytes. 5e-4 is read as a
-    number, as people mean it (YAML 1.1 reads it as text).
-    """
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        """Read the next value; ValueError for an alias."""
-        if self.check_event(yaml.AliasEvent):
-            raise ValueError(f"line {self.peek_event().start_mark.line + 1}: aliases are not read")
-        return super().compose_node(parent, index)
-
-
-NUMBER = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$")
-PlainLoader.add_implicit_resolver("tag:yaml.org,2002:float", NUMBER, list("-+0123456789"))
-
-
-def read_yaml(path: Path) -> dict[str, Any]:
-    """Read a YAML file that holds one mapping of values that JSON knows.
-
-    An empty file is an empty mapping. UserError names the file and, where YAML says it, the line.
-    """
-    text = read_text(path)
-    try:
-        value = json.loads(json.dumps(PlainLoader(text).get_single_data() or {}))
-    except (yaml.YAMLError, TypeError, ValueError, RecursionError) as error:
-        mark = getattr(error, "problem_mark", None)
-        place = f" line {mark.line + 1}" if mark else ""
-        raise UserError(
-            f"{path}{place}: not valid YAML ({getattr(error, 'problem', None) or error})"
-        ) from None
-    if not isinstance(value, dict):
-        raise UserError(f"{path}: must hold a mapping of settings")
-    return value
-
-
-def write_sealed(path: str | Path, value: Mapping[str, Any]) -> None:
-    """Write a JSON object together with a checksum of itself (`read_sealed` verifies it)."""
-    write_json(path, {**value, "sha256": content_key(value)})
-
-
-def read_sealed(path: str | Path) -> dict[str, Any] | None:
-    """Return the object that `write_sealed` wrote; None if the file is missing, cut or altered."""
-    try:
-        value = read_json(path)
-        return value if value.pop("sha256") == content_key(value) else None
-    except (UserError, AttributeError, KeyError, TypeError):
-        return None
-
-
 @contextmanager
 def lock(path: str | Path, *, wait: bool = True) -> Iterator[None]:
     """Hold an exclusive lock on the file `path`, which is created; a killed process releases it.
@@ -239,23 +185,6 @@ def model_identity(name: str | Path, commit: str | None = None) -> str:
     if not commit:
         raise UserError(f"model {name}: a Hub id without its commit does not say which model it is")
     return commit
-
-
-def data_identity(data: Any) -> str:
-    """Return a key that names a data source by its content, wherever it lies.
-
-    data: "builtin"; "hub", which gives the Hub data set and its revision; a folder, which gives its
-    name and the key of its files; or a mapping of rows, which gives the key of the rows.
-    """
-    if isinstance(data, Mapping):
-        return f"rows@{content_key(data)}"
-    if data == "hub":
-        return f"{HUB_DATA['path']}@{HUB_DATA['revision']}"
-    return (
-        f"{Path(data).resolve().name}@{folder_key(data)}"
-        if data and Path(data).is_dir()
-        else str(data)
-    )
 
 
 def folder_key(folder: str | Path, patterns: Iterable[str] = ("**/*",)) -> str:

@@ -13,12 +13,13 @@ import pytest
 import torch
 
 from t3lab import profiles
+from t3lab.files import read_yaml
 from t3lib import cli
 from t3lib.baselines.losses import BASELINES, LOSSES, settings_of
 from t3lib.classifier.features import Features, extract_features
 from t3lib.classifier.fit import fit_head
 from t3lib.classifier.head import T3Head
-from t3lib.core import files, settings
+from t3lib.core import settings
 from t3lib.core.errors import UserError, printable
 from t3lib.core.settings import FitSettings, check
 from t3lib.own.unlearn import Choices
@@ -66,7 +67,7 @@ def test_set_names_settings_that_exist():
 
 
 def test_defaults_yaml_and_signatures_take_the_first_choice():
-    defaults = files.read_yaml(profiles.profiles_dir() / "defaults.yaml")
+    defaults = read_yaml(profiles.profiles_dir() / "defaults.yaml")
     assert not defaults["hyper"] and not defaults["grids"], (
         "a method's defaults stand in t3lib.core.settings alone"
     )

@@ -4,8 +4,8 @@ import pytest
 from fabricate import PROFILE_DEFAULTS
 
 from t3lab import profiles, results
+from t3lab.files import read_yaml
 from t3lab.world.bases import Stage
-from t3lib.core import files
 from t3lib.core import settings as core_settings
 from t3lib.core.errors import UserError
 
@@ -84,7 +84,7 @@ def test_shipped_profiles_load_and_the_schema_knows_every_setting_of_a_stage():
             profile = profiles.load_profile(name)
             if not profile["models"]:
                 Stage(data="builtin", **profile["stage"])
-    defaults = files.read_yaml(profiles.profiles_dir() / "defaults.yaml")
+    defaults = read_yaml(profiles.profiles_dir() / "defaults.yaml")
     assert set(defaults["stage"]) == set(Stage.__dataclass_fields__) - {"data"}
     assert (
         profiles.METHODS is results.METHODS and profiles.SPLITS is results.SPLITS

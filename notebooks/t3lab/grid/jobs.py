@@ -19,17 +19,11 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from t3lab.identity import code_key, notebook_key, versions
 from t3lab.profiles import Profile, one_line, tuned_path
 from t3lib.baselines.losses import METHODS
 from t3lib.core.errors import UserError
-from t3lib.core.files import (
-    content_key,
-    folder_key,
-    model_identity,
-    project_root,
-    sha256_file,
-)
-from t3lib.core.identity import code_key, notebook_key, versions
+from t3lib.core.files import content_key, folder_key, model_identity, project_root, sha256_file
 from t3lib.core.names import RETAIN_OF
 from t3lib.core.settings import WORLD, seeds_of
 

@@ -20,20 +20,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from t3lab.files import read_sealed, write_sealed
 from t3lab.grid.jobs import Job
+from t3lab.identity import changed_since_import, data_identity
 from t3lib.core.errors import UserError
-from t3lib.core.files import (
-    content_key,
-    data_identity,
-    folder_key,
-    lock,
-    read_json,
-    read_sealed,
-    sha256_file,
-    write_json,
-    write_sealed,
-)
-from t3lib.core.identity import changed_since_import
+from t3lib.core.files import content_key, folder_key, lock, read_json, sha256_file, write_json
 
 ATTEMPTS = 3  # for a kernel that does not start or dies: several starting at once compete for ports
 TRAIN = """from t3lab.world import bases

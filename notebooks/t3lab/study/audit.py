@@ -12,13 +12,13 @@ from typing import Any
 from t3lab.audit import run
 from t3lab.audit.leakage import leak_at_k
 from t3lab.audit.measures import measures
+from t3lab.identity import code_key, environment
 from t3lab.study.methods import Run, Subject, load_models, record_of, subject
 from t3lab.study.study import Answer, Study, cached_answers, timed
 from t3lab.world import bases
 from t3lab.world.facts import MOST_AUTHORS
 from t3lib.baselines.losses import settings_of
 from t3lib.core.errors import Diverged, UserError
-from t3lib.core.identity import code_key, environment
 from t3lib.core.rows import Row
 from t3lib.tofu import data as tofu
 from t3lib.tofu.likelihood import UNTILTED

@@ -4,6 +4,7 @@ import copy
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from t3lab.identity import code_key
 from t3lab.study.study import Loaded, Study
 from t3lab.study.unlearned import fitted, training_of, unlearned, unlearned_key
 from t3lab.world import bases
@@ -11,7 +12,6 @@ from t3lib.baselines.losses import METHODS, settings_of
 from t3lib.classifier.head import T3Head
 from t3lib.core.errors import Diverged, UserError
 from t3lib.core.files import content_key, model_identity, read_json
-from t3lib.core.identity import code_key
 from t3lib.core.models import load_model
 from t3lib.core.rows import rendered
 from t3lib.tofu.data import retain_of

@@ -18,6 +18,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from t3lab.files import read_sealed
+from t3lab.identity import code_key, environment, keep
 from t3lab.results import peak_memory_bytes
 from t3lab.study.study import Study
 from t3lib.baselines.assistant import make_assistant
@@ -28,8 +30,7 @@ from t3lib.classifier.features import Features, extract_features
 from t3lib.classifier.fit import fit_heads
 from t3lib.classifier.head import T3Head
 from t3lib.core.errors import Diverged, UserError
-from t3lib.core.files import atomic_write, cache_dir, content_key, lock, read_sealed, sha256_file
-from t3lib.core.identity import code_key, environment, keep
+from t3lib.core.files import atomic_write, cache_dir, content_key, lock, sha256_file
 
 INFO, WEIGHTS = "info.json", "weights.safetensors"
 TENSORS = ("x", "y", "row", "s")  # of `Features`

@@ -21,6 +21,8 @@ import transformers
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from t3lab.files import read_sealed
+from t3lab.identity import code_key, environment, keep, still_the_code
 from t3lab.world.facts import world
 from t3lib.baselines import train
 from t3lib.core.errors import UserError
@@ -32,13 +34,11 @@ from t3lib.core.files import (
     parse_json,
     project_root,
     read_json,
-    read_sealed,
     read_text,
     sha256_file,
     write_json,
 )
 from t3lib.core.hub import located
-from t3lib.core.identity import code_key, environment, keep, still_the_code
 from t3lib.core.models import has_bf16, load_model
 from t3lib.core.rows import SYSTEM, Row, encode_rows
 from t3lib.tofu import data as tofu

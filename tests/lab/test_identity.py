@@ -10,11 +10,10 @@ import pytest
 import torch
 from conftest import MICRO
 
-from t3lab import profiles
+from t3lab import identity, profiles
 from t3lab.grid import jobs
 from t3lab.study import audit, methods, unlearned
 from t3lab.world import bases
-from t3lib.core import identity
 
 FAST = {"epochs": 1, "warmup_epochs": 0}
 # kind of artefact -> what its key is made of, as the callers of `code_key` name it
@@ -178,7 +177,8 @@ def test_another_version_of_torch_computes_anew(opened, tmp_path, monkeypatch):
 EDITED = """
 import sys, warnings
 from pathlib import Path
-from t3lib.core import files, identity
+from t3lab import identity
+from t3lib.core import files
 from t3lab.world import bases
 place = Path(files.LIBRARY) / "tofu" / "metrics.py"
 identity.keep(files.cache_dir("rows") / "before.json", {"a": 1})

@@ -10,11 +10,13 @@ import warnings
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from importlib import metadata
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from t3lib.core.files import LIBRARY, content_key, sha256_file, write_sealed
+from t3lab.files import write_sealed
+from t3lib import LIBRARY
+from t3lib.core.files import content_key, folder_key, sha256_file
+from t3lib.core.names import HUB_DATA
 
 PACKAGES = (
     "torch",
@@ -24,13 +26,10 @@ PACKAGES = (
     "scipy",
 )  # results can differ in the last digits between their versions
 LAB = "t3lab"
-FOLDERS = {"t3lib": LIBRARY}  # of our packages; in a checkout the laboratory is one of them
-if (_lab := find_spec(LAB)) and _lab.origin:
-    FOLDERS[LAB] = Path(_lab.origin).parent
+FOLDERS = {"t3lib": LIBRARY, LAB: Path(__file__).resolve().parent}  # of our packages
 # Modules that compute nothing. An edit there, such as another error message, changes no key.
-PLUMBING = {
-    f"t3lib.core.{name}" for name in ("errors", "files", "hub", "identity", "progress", "smollm2")
-}
+PLUMBING = {f"t3lib.core.{name}" for name in ("errors", "files", "hub", "progress", "smollm2")}
+PLUMBING |= {"t3lab.files", "t3lab.identity"}
 
 
 class Module(NamedTuple):
@@ -134,6 +133,23 @@ def says_nothing(statement: ast.stmt) -> bool:
     """Return True for an import, a docstring and a bare constant."""
     bare = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
     return bare or isinstance(statement, ast.Import | ast.ImportFrom)
+
+
+def data_identity(data: Any) -> str:
+    """Return a key that names a data source by its content, wherever it lies.
+
+    data: "builtin"; "hub", which gives the Hub data set and its revision; a folder, which gives its
+    name and the key of its files; or a mapping of rows, which gives the key of the rows.
+    """
+    if isinstance(data, Mapping):
+        return f"rows@{content_key(data)}"
+    if data == "hub":
+        return f"{HUB_DATA['path']}@{HUB_DATA['revision']}"
+    return (
+        f"{Path(data).resolve().name}@{folder_key(data)}"
+        if data and Path(data).is_dir()
+        else str(data)
+    )
 
 
 def environment(device: Any = "cpu", threads: int | None = None) -> list[Any]:
