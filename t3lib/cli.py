@@ -12,7 +12,6 @@ import errno
 import io
 import json
 import os
-import shlex
 import sys
 import time
 import warnings
@@ -39,19 +38,14 @@ if TYPE_CHECKING:
     from t3lib.own.rows import Rows
 
 Value = TypeVar("Value", str, int, float)
-Options = dict[str, Mapping[str, Any]]  # {flags: arguments of `add_argument`}
 EXIT_CODES = (
     "exit codes: 0 done; 1 a job failed, or results differ; 2 wrong input; "
     "3 a report says that rows leak or that rows to keep changed; 130 interrupted"
 )
-PURPOSES = {
-    "unlearn": "train a head that makes a model forget some rows, and report how well it works",
-    "generate": "print the answers of the base and of the unlearned model",
-    "evaluate": "report what a model, with or without heads, still says of some rows",
-    "serve": "answer requests over HTTP, as OpenAI's API does, with the unlearned model",
-}
 LABORATORY = ("reproduce", "compare", "tofu")  # verbs that t3lab offers, where it is installed
 FILES = ("forget", "retain", "other", "unseen", "holdout")  # options that name a file
+ON_HEAD, ROWS = "--model DIR --head head", "--forget forget.jsonl --retain retain.jsonl"
+HEADS = "folder or Hub id of a head; several in a comma list are combined"
 # What is not there, or no longer, and what to use in its place.
 INSTEAD = {
     "--temperature": (
@@ -227,51 +221,207 @@ def one_line_if_broken(package: str) -> Iterator[None]:
 
 def add_verbs(verbs: Any) -> None:
     """Add the verbs on your own model and rows to the result of `add_subparsers`."""
-    rows = "--forget forget.jsonl --retain retain.jsonl"
-    on_head = "--model DIR --head head"
-    for name, run, example, first, last in (
-        ("unlearn", unlearn, f"--model DIR {rows} --out head", MODEL, UNLEARN),
-        ("generate", generate, f'{on_head} "Who wrote the book?"', MODEL | ONE_HEAD, GENERATE),
-        ("evaluate", evaluate, f"{on_head} {rows} --out report", MODEL | HEADS, EVALUATE),
-        ("serve", serve, on_head, MODEL, SERVE),
-    ):
-        p = verb(verbs, name, PURPOSES[name], run, example, first)
-        if name in ("unlearn", "evaluate"):
-            add_options(p.add_argument_group("your own rows", FILE), ROWS)
-        if name != "serve":
-            add_options(p.add_mutually_exclusive_group(), SYSTEM)
-        add_options(p, last)
-    unlearning = verbs.choices["unlearn"]
-    unlearning.description = (
-        f"{unlearning.description} T3 suppresses answers and erases nothing: the base still has the"
-        " rows, and a head is as confidential as the rows."
+    add_unlearn(verbs)
+    add_generate(verbs)
+    add_evaluate(verbs)
+    add_serve(verbs)
+
+
+def add_unlearn(verbs: Any) -> None:
+    """Add `t3 unlearn`."""
+    p = verb(
+        verbs,
+        "unlearn",
+        "train a head that makes a model forget some rows, and report how well it works",
+        unlearn,
+        f"--model DIR {ROWS} --out head",
+    )
+    p.description = (
+        f"{p.description} T3 suppresses answers and erases nothing: the base still has the rows,"
+        " and a head is as confidential as the rows."
+    )
+    add_model(p)
+    add_rows(p)
+    add_system(p)
+    p.add_argument(
+        "--out",
+        type=folder,
+        required=True,
+        help="folder for the head; the report goes to OUT-report",
+    )
+    p.add_argument(
+        "--overwrite", action="store_true", help="replace the head in --out and its report"
+    )
+    p.add_argument("--seed", type=int, default=0, help="seed of everything random (default 0)")
+    p.add_argument(
+        "--set",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        type=setting,
+        help="change how the head is fitted, e.g. --set T=2.5 --set rank=10; --set help lists all",
+    )
+
+
+def add_generate(verbs: Any) -> None:
+    """Add `t3 generate`."""
+    p = verb(
+        verbs,
+        "generate",
+        "print the answers of the base and of the unlearned model",
+        generate,
+        f'{ON_HEAD} "Who wrote the book?"',
+    )
+    add_model(p)
+    add_head(p, required=True)
+    add_system(p)
+    p.add_argument(
+        "--max-new-tokens", type=int, default=100, help="longest answer (default %(default)s)"
+    )
+    p.add_argument("question", nargs="+", help="one or more questions, each in quotes")
+
+
+def add_evaluate(verbs: Any) -> None:
+    """Add `t3 evaluate`."""
+    p = verb(
+        verbs,
+        "evaluate",
+        "report what a model, with or without heads, still says of some rows",
+        evaluate,
+        f"{ON_HEAD} {ROWS} --out report",
+    )
+    add_model(p)
+    add_head(p)
+    add_rows(p)
+    add_system(p)
+    p.add_argument("--holdout", metavar="FILE", help="rows to keep that no head was fitted on")
+    p.add_argument("--out", type=folder, required=True, help="folder for the report")
+    p.add_argument(
+        "--overwrite", action="store_true", help="allow a report in a folder that holds a head"
+    )
+
+
+def add_serve(verbs: Any) -> None:
+    """Add `t3 serve`."""
+    p = verb(
+        verbs,
+        "serve",
+        "answer requests over HTTP, as OpenAI's API does, with the unlearned model",
+        serve,
+        ON_HEAD,
+    )
+    add_model(p)
+    p.add_argument("--head", required=True, help=HEADS)
+    p.add_argument(
+        "--host",
+        default="127.0.0.1",
+        help="address to listen on (default %(default)s, which only this machine reaches)",
+    )
+    p.add_argument(
+        "--port",
+        type=int,
+        default=8000,
+        help="port to listen on; 0: any free one (default %(default)s)",
+    )
+    p.add_argument(
+        "--allow-samplers",
+        action="store_true",
+        help="let clients choose every temperature and top_p: a colder sampler undoes T",
+    )
+    p.add_argument(
+        "--completions",
+        action="store_true",
+        help="answer /v1/completions too, which has no chat template",
     )
 
 
 def verb(
     verbs: Any,
     name: str,
-    help: str,
+    purpose: str,
     run: Callable[[argparse.Namespace], int | None],
     example: str = "",
-    options: Options | None = None,
 ) -> Parser:
     """Add a verb to the result of `add_subparsers`, and return its parser.
 
     run: called with the parsed arguments; returns the exit code, or None for 0.
     """
-    p: Parser = verbs.add_parser(name, help=help, description=f"{help[0].upper()}{help[1:]}.")
-    p.purpose = help
+    p: Parser = verbs.add_parser(
+        name, help=purpose, description=f"{purpose[0].upper()}{purpose[1:]}."
+    )
+    p.purpose = purpose
     p.epilog = example and f"example: {p.prog} {example}"
     p.set_defaults(run=run, parser=p)
-    add_options(p, options or {})
     return p
 
 
-def add_options(p: Any, options: Options) -> None:
-    """Add options to a parser or a group of it."""
-    for flags, arguments in options.items():
-        p.add_argument(*flags.split(), **arguments)
+def add_model(p: Parser) -> None:
+    """Add the options that name a model and say how it is loaded."""
+    p.add_argument(
+        "--model",
+        required=True,
+        help="Hub id or folder; in a checkout also builtin:full@PROFILE,"
+        " builtin:retain90@PROFILE and builtin:retain95@PROFILE (default profile smoke)",
+    )
+    p.add_argument(
+        "--dtype",
+        choices=("float32", "bfloat16", "float16"),
+        help="number format of the weights (default: the checkpoint's own)",
+    )
+    p.add_argument("--device", help="cpu, cuda, cuda:1, … (default: a GPU if there is one)")
+    p.add_argument(
+        "--load-in", choices=("8bit", "4bit"), help="quantise the model with bitsandbytes"
+    )
+
+
+def add_head(p: Parser, *, required: bool = False) -> None:
+    """Add the options that name heads and their T and w."""
+    p.add_argument("--head", required=required, help=HEADS)
+    p.add_argument("-T", "--temper", type=float, help="the paper's T (default: the head's own)")
+    p.add_argument(
+        "-w",
+        "--strength",
+        type=float,
+        help="strength w of the classifier, f^w (default: the head's own)",
+    )
+
+
+def add_rows(p: Parser) -> None:
+    """Add the options that name files of rows, as a group of their own in the help."""
+    group = p.add_argument_group(
+        "your own rows", "FILE: JSON, JSON lines, CSV, Parquet, or the name of a Hub data set"
+    )
+
+    def file(name: str, what: str, required: bool = False) -> None:
+        group.add_argument(name, metavar="FILE", required=required, help=what)
+
+    file("--forget", "rows to forget", required=True)
+    file("--retain", "rows to keep", required=True)
+    file("--other", "further rows that must not change; no head is trained on them")
+    file("--unseen", "rows like those to forget that the model never saw")
+    group.add_argument(
+        "--secret-column",
+        metavar="NAME",
+        help="column of --forget with the words that must not be said",
+    )
+    group.add_argument(
+        "--columns",
+        type=columns,
+        help="column names of your files, e.g. question=user_query,answer=agent_reply",
+    )
+
+
+def add_system(p: Parser) -> None:
+    """Add the two options for the system text of questions that have none of their own."""
+    group = p.add_mutually_exclusive_group()
+    group.add_argument(
+        "--system", help="system text of every question (default: the head's, or none)"
+    )
+    group.add_argument(
+        "--no-system",
+        action="store_true",
+        help="ask without a system text, also if the head was trained with one",
+    )
 
 
 def needs_a_checkout(args: argparse.Namespace) -> int:
@@ -347,113 +497,6 @@ whole_numbers = comma(int, "whole numbers like 1,2,3")
 numbers = comma(float, "numbers like 1,1.5,2")
 
 
-# ---- options, {flags: arguments of `add_argument`} ----------------------------------------------
-
-FILE = "FILE: JSON, JSON lines, CSV, Parquet, or the name of a Hub data set"
-MODEL: Options = {
-    "--model": {
-        "required": True,
-        "help": "Hub id or folder; in a checkout also builtin:full@PROFILE,"
-        " builtin:retain90@PROFILE and builtin:retain95@PROFILE (default profile smoke)",
-    },
-    "--dtype": {
-        "choices": ("float32", "bfloat16", "float16"),
-        "help": "number format of the weights (default: the checkpoint's own)",
-    },
-    "--device": {"help": "cpu, cuda, cuda:1, … (default: a GPU if there is one)"},
-    "--load-in": {"choices": ("8bit", "4bit"), "help": "quantise the model with bitsandbytes"},
-}
-HEADS: Options = {
-    "--head": {"help": "folder or Hub id of a head; several in a comma list are combined"},
-    "-T --temper": {"type": float, "help": "the paper's T (default: the head's own)"},
-    "-w --strength": {
-        "type": float,
-        "help": "strength w of the classifier, f^w (default: the head's own)",
-    },
-}
-ONE_HEAD: Options = HEADS | {"--head": {"required": True, **HEADS["--head"]}}
-ROWS: Options = {
-    "--forget": {"metavar": "FILE", "required": True, "help": "rows to forget"},
-    "--retain": {"metavar": "FILE", "required": True, "help": "rows to keep"},
-    "--other": {
-        "metavar": "FILE",
-        "help": "further rows that must not change; no head is trained on them",
-    },
-    "--unseen": {
-        "metavar": "FILE",
-        "help": "rows like those to forget that the model never saw",
-    },
-    "--secret-column": {
-        "metavar": "NAME",
-        "help": "column of --forget with the words that must not be said",
-    },
-    "--columns": {
-        "type": columns,
-        "help": "column names of your files, e.g. question=user_query,answer=agent_reply",
-    },
-}
-SYSTEM: Options = {  # of questions that have no system text of their own
-    "--system": {"help": "system text of every question (default: the head's, or none)"},
-    "--no-system": {
-        "action": "store_true",
-        "help": "ask without a system text, also if the head was trained with one",
-    },
-}
-UNLEARN: Options = {
-    "--out": {
-        "type": folder,
-        "required": True,
-        "help": "folder for the head; the report goes to OUT-report",
-    },
-    "--overwrite": {"action": "store_true", "help": "replace the head in --out and its report"},
-    "--seed": {"type": int, "default": 0, "help": "seed of everything random (default 0)"},
-    "--set": {
-        "metavar": "NAME=VALUE",
-        "action": "append",
-        "default": [],
-        "type": setting,
-        "help": "change how the head is fitted, e.g. --set T=2.5 --set rank=10; --set help lists"
-        " all",
-    },
-}
-GENERATE: Options = {
-    "--max-new-tokens": {
-        "type": int,
-        "default": 100,
-        "help": "longest answer (default %(default)s)",
-    },
-    "question": {"nargs": "+", "help": "one or more questions, each in quotes"},
-}
-EVALUATE: Options = {
-    "--holdout": {"metavar": "FILE", "help": "rows to keep that no head was fitted on"},
-    "--out": {"type": folder, "required": True, "help": "folder for the report"},
-    "--overwrite": {
-        "action": "store_true",
-        "help": "allow a report in a folder that holds a head",
-    },
-}
-SERVE: Options = {
-    "--head": ONE_HEAD["--head"],
-    "--host": {
-        "default": "127.0.0.1",
-        "help": "address to listen on (default %(default)s, which only this machine reaches)",
-    },
-    "--port": {
-        "type": int,
-        "default": 8000,
-        "help": "port to listen on; 0: any free one (default %(default)s)",
-    },
-    "--allow-samplers": {
-        "action": "store_true",
-        "help": "let clients choose every temperature and top_p: a colder sampler undoes T",
-    },
-    "--completions": {
-        "action": "store_true",
-        "help": "answer /v1/completions too, which has no chat template",
-    },
-}
-
-
 # ---- your own model and rows --------------------------------------------------------------------
 
 
@@ -491,9 +534,7 @@ def unlearn(args: argparse.Namespace) -> int:
         f" {len(wanted.forget)} rows to forget and {len(wanted.retain)} rows to keep in"
         f" {time.perf_counter() - start:.1f} s, saved to {args.out}"
     )
-    status = write_report(unlearned.report, report_folder(args.out))
-    print(next_command(args, wanted.forget[0]))
-    return status
+    return write_report(unlearned.report, report_folder(args.out))
 
 
 def generate(args: argparse.Namespace) -> None:
@@ -745,18 +786,3 @@ def write_report(found: Mapping[str, Any], folder: Path) -> int:
         print(choice.table(found["choice"]["tried"], found["choice"]))
     print(f"report: {path}")
     return 0 if found["verdict"]["success"] else 3
-
-
-def next_command(args: argparse.Namespace, row: dict[str, Any]) -> str:
-    """Return the `t3 generate` command that asks the unlearned model about a row, with the same
-    base, loaded in the same way.
-    """
-    from t3lib.own.questions import question_text
-
-    # plain text has no question, so its first words are given
-    question = question_text(row) or " ".join(row["answer"].split()[:3])
-    words = ["t3", "generate", "--head", str(args.out)]
-    for name in ("model", "dtype", "device", "load_in"):  # the head knows the system text
-        if (value := getattr(args, name)) is not None:
-            words += [f"--{name.replace('_', '-')}", value]
-    return shlex.join([*words, "--", printable(question)])

@@ -253,19 +253,17 @@ def test_unlearn_generate_on_own_rows(place, tmp_path, capsys, monkeypatch, shor
     assert not any(str(tmp_path) in path.read_text() for path in reports.iterdir())
     assert not any(str(place) in path.read_text() for path in reports.iterdir())
     assert not (tmp_path / "cache" / "features").exists(), "hidden states stay in memory"
-    following = shlex.split(capsys.readouterr().out.splitlines()[-1])
-    assert following[0] == "t3" and following[-1] == "Book 0 of Mara Quill?"
-    model = ["--model", str(place / "model")]
-    assert following[1:-2] == ["generate", "--head", str(head), *model, *how]
-    assert cli.main([*following[1:-2], "--max-new-tokens", "5", *following[-2:]]) == 0  # as printed
+    capsys.readouterr()
+    asking = ["generate", "--model", str(place / "model"), *how, "--max-new-tokens", "5"]
+    question = ["--", "Book 0 of Mara Quill?"]
+    assert cli.main([*asking, "--head", str(head), *question]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("Q ") and any(line.startswith("base ") for line in lines)
     assert any(line.startswith("T3 (T = ") for line in lines)
     gated = T3Head.from_pretrained(head)
     gated.gate = 0.5
     gated.save_pretrained(tmp_path / "gated")
-    following[following.index("--head") + 1] = str(tmp_path / "gated")
-    assert cli.main([*following[1:-2], "--max-new-tokens", "5", *following[-2:]]) == 0
+    assert cli.main([*asking, "--head", str(tmp_path / "gated"), *question]) == 0
     assert ", gate = 0.5)" in capsys.readouterr().out
 
 
@@ -400,13 +398,12 @@ def test_a_head_of_plain_text_is_asked_in_plain_text(
         (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, some)))
         argv += [f"--{name}", str(tmp_path / f"{name}.jsonl")]
     assert cli.main([*argv, *sets(steps=1, T=2)]) == 3
-    following = shlex.split(capsys.readouterr().out.splitlines()[-1])
-    assert following[-1] == ("The password of" if form == "text" else "0 forget: The passwo")
-    prompts = asked()
+    prompts, start = asked(), "The password of"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert cli.main(following[1:]) == 0
-    assert prompts == ["<|begin_of_text|>" + following[-1]] * 2
+        model = ["--model", str(place / "model"), "--head", str(tmp_path / "head")]
+        assert cli.main(["generate", *model, start]) == 0
+    assert prompts == [f"<|begin_of_text|>{start}"] * 2
 
 
 def test_a_system_text_without_a_template_is_refused(place, tmp_path, capsys):

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from t3lib.cli import (
-    MODEL,
     Offer,
-    Options,
+    Parser,
+    add_model,
     check_dials,
     check_out,
     in_template_of,
@@ -47,111 +47,131 @@ NAMES = {  # its name of a metric of the paper: where the metric is in an evalua
 BUILTIN = ("full", "retain90", "retain95")
 
 
-# ---- options, {flags: arguments of `add_argument`} ----------------------------------------------
-
-REPRODUCE: Options = {
-    "--profile": {
-        "default": "cpu",
-        "help": "name in notebooks/profiles or a YAML file (default %(default)s)",
-    },
-    "--data": {"help": "builtin, hub or a folder with TOFU's files (default: the profile's)"},
-    "--only": {
-        "type": names,
-        "help": "run only these notebooks, e.g. 02_tofu_unlearning,05_paper_tables",
-    },
-    "--methods": {
-        "type": names,
-        "help": "run only these methods, e.g. T3,NPO (default: the profile's)",
-    },
-    "--splits": {"type": names, "help": "forget splits, e.g. forget10 (default: the profile's)"},
-    "--seeds": {"type": whole_numbers, "help": "seeds, e.g. 1,2,3 (default: the profile's)"},
-    "--out": {"type": Path, "help": "results folder (default out/PROFILE, which git ignores)"},
-    "--workers": {
-        "type": int,
-        "help": "worker processes on this machine (default: one for each GPU or physical core)",
-    },
-    "--scheduler": {"help": "address of a running Dask scheduler, e.g. tls://host:8786"},
-    "--fresh": {"action": "store_true", "help": "ignore the cache and run everything again"},
-    "--dry-run": {"action": "store_true", "help": "print what is cached and what would run"},
-}
-COMPARE: Options = {
-    "a": {"type": Path, "metavar": "A", "help": "a results folder"},
-    "b": {
-        "type": Path,
-        "metavar": "B",
-        "nargs": "?",
-        "help": "the folder to compare with (default: the committed results of A's profile)",
-    },
-}
-SPLIT: Options = MODEL | {
-    "--split": {"choices": SPLITS, "required": True, "help": "1, 5 or 10 percent to forget"},
-    "--data": {"help": "hub or a folder with TOFU's files (default: those of a builtin model)"},
-    "--attention-mask": {
-        "choices": CHOICES["attention_mask"],
-        "default": CHOICES["attention_mask"][0],
-        "help": "openunlearning hides end-of-turn tokens, as published code does",
-    },
-}
-ON_HEAD: Options = SPLIT | {
-    "--head": {"help": "folder or Hub id of a head (default: the model as it is)"},
-    "-T --temper": {"type": float, "help": "the paper's T (default: the head's own)"},
-    "-w --strength": {"type": float, "help": "strength w (default: the head's own)"},
-}
-FIT: Options = SPLIT | {
-    "--out": {"type": Path, "required": True, "help": "folder for the head"},
-    "--overwrite": {"action": "store_true", "help": "replace the head in --out"},
-    "--seed": {"type": int, "default": 0, "help": "seed of everything random (default 0)"},
-    "--set": {
-        "metavar": "NAME=VALUE",
-        "action": "append",
-        "default": [],
-        "type": setting,
-        "help": "change one of the paper's settings, e.g. --set T=2 --set lr=1e-3",
-    },
-}
-EVALUATE: Options = ON_HEAD | {
-    "-T --temper": {
-        "type": numbers,
-        "help": "the paper's T, or a list, e.g. 1,1.5,2 (default: the head's own)",
-    },
-    "--reference": {
-        "help": "for Forget Quality: a retrained model, or the JSON file of its evaluation"
-    },
-    "--out": {"type": Path, "required": True, "help": "JSON file to write"},
-    "--truth-ratio": {
-        "choices": CHOICES["truth_ratio"],
-        "default": CHOICES["truth_ratio"][0],
-        "help": "mean of wrong answers",
-    },
-    "--max-new-tokens": {"type": int, "default": 200, "help": "longest answer (default 200)"},
-}
-TUNE: Options = {
-    "--profile": {"default": "cpu", "help": "name or YAML file (default %(default)s)"},
-    "--data": {"help": "builtin, hub or a folder (default: the profile's)"},
-    "--split": {"type": names, "help": "splits to tune on (default: the profile's)"},
-    "--method": {"type": names, "help": "methods (default: all that have a grid)"},
-}
-
-
 def add_verbs(verbs: Any) -> None:
     """Add the verbs to the result of `add_subparsers`."""
-    again = "run the notebooks of a profile, and write its tables and figures"
-    one = "one model on one split of TOFU: fit, evaluate, tune"
-    folders = "compare two folders of results"
-    verb(verbs, "reproduce", again, reproduce, "--profile smoke", REPRODUCE)
-    verb(verbs, "compare", folders, compare, "out/cpu results/cpu", COMPARE)
-    p = verb(verbs, "tofu", one, no_verb)
-    inner = p.add_subparsers(dest="what", metavar="fit|evaluate|tune", parser_class=type(p))
+    p = verb(
+        verbs,
+        "reproduce",
+        "run the notebooks of a profile, and write its tables and figures",
+        reproduce,
+        "--profile smoke",
+    )
+    profile = "name in notebooks/profiles or a YAML file (default %(default)s)"
+    p.add_argument("--profile", default="cpu", help=profile)
+    p.add_argument(
+        "--data", help="builtin, hub or a folder with TOFU's files (default: the profile's)"
+    )
+    p.add_argument(
+        "--only",
+        type=names,
+        help="run only these notebooks, e.g. 02_tofu_unlearning,05_paper_tables",
+    )
+    p.add_argument(
+        "--methods", type=names, help="run only these methods, e.g. T3,NPO (default: the profile's)"
+    )
+    p.add_argument(
+        "--splits", type=names, help="forget splits, e.g. forget10 (default: the profile's)"
+    )
+    p.add_argument("--seeds", type=whole_numbers, help="seeds, e.g. 1,2,3 (default: the profile's)")
+    p.add_argument(
+        "--out", type=Path, help="results folder (default out/PROFILE, which git ignores)"
+    )
+    p.add_argument(
+        "--workers",
+        type=int,
+        help="worker processes on this machine (default: one for each GPU or physical core)",
+    )
+    p.add_argument("--scheduler", help="address of a running Dask scheduler, e.g. tls://host:8786")
+    p.add_argument("--fresh", action="store_true", help="ignore the cache and run everything again")
+    p.add_argument("--dry-run", action="store_true", help="print what is cached and what would run")
+
+    p = verb(verbs, "compare", "compare two folders of results", compare, "out/cpu results/cpu")
+    p.add_argument("a", type=Path, metavar="A", help="a results folder")
+    p.add_argument(
+        "b",
+        type=Path,
+        metavar="B",
+        nargs="?",
+        help="the folder to compare with (default: the committed results of A's profile)",
+    )
+
+    p = verb(verbs, "tofu", "one model on one split of TOFU: fit, evaluate, tune", no_verb)
+    add_tofu_verbs(p.add_subparsers(dest="what", metavar="fit|evaluate|tune", parser_class=type(p)))
+
+
+def add_tofu_verbs(verbs: Any) -> None:
+    """Add the verbs of `t3 tofu` to the result of `add_subparsers`."""
     on = "--model builtin:full --split forget10"
-    scored = f"{on} --head head --out f10.json"
-    tuned = "--profile cpu --split forget10 --method NPO"
-    every = "compute every metric of a split"
-    search = "search hyperparameters of a profile's methods"
-    verb(inner, "fit", "train a T3 head on a split", fit, f"{on} --out head", FIT)
-    verb(inner, "evaluate", every, evaluate, scored, EVALUATE)
-    verb(inner, "tune", search, tune, tuned, TUNE)
-    gone = inner.add_parser("audit", add_help=False)  # without help, so that no list shows it
+
+    p = verb(verbs, "fit", "train a T3 head on a split", fit, f"{on} --out head")
+    add_split(p)
+    p.add_argument("--out", type=Path, required=True, help="folder for the head")
+    p.add_argument("--overwrite", action="store_true", help="replace the head in --out")
+    p.add_argument("--seed", type=int, default=0, help="seed of everything random (default 0)")
+    p.add_argument(
+        "--set",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        type=setting,
+        help="change one of the paper's settings, e.g. --set T=2 --set lr=1e-3",
+    )
+
+    p = verb(
+        verbs,
+        "evaluate",
+        "compute every metric of a split",
+        evaluate,
+        f"{on} --head head --out f10.json",
+    )
+    add_split(p)
+    ratios = CHOICES["truth_ratio"]
+    p.add_argument("--head", help="folder or Hub id of a head (default: the model as it is)")
+    p.add_argument(
+        "-T",
+        "--temper",
+        type=numbers,
+        help="the paper's T, or a list, e.g. 1,1.5,2 (default: the head's own)",
+    )
+    p.add_argument("-w", "--strength", type=float, help="strength w (default: the head's own)")
+    p.add_argument(
+        "--reference",
+        help="for Forget Quality: a retrained model, or the JSON file of its evaluation",
+    )
+    p.add_argument("--out", type=Path, required=True, help="JSON file to write")
+    p.add_argument("--truth-ratio", choices=ratios, default=ratios[0], help="mean of wrong answers")
+    p.add_argument("--max-new-tokens", type=int, default=200, help="longest answer (default 200)")
+
+    p = verb(
+        verbs,
+        "tune",
+        "search hyperparameters of a profile's methods",
+        tune,
+        "--profile cpu --split forget10 --method NPO",
+    )
+    p.add_argument("--profile", default="cpu", help="name or YAML file (default %(default)s)")
+    p.add_argument("--data", help="builtin, hub or a folder (default: the profile's)")
+    p.add_argument("--split", type=names, help="splits to tune on (default: the profile's)")
+    p.add_argument("--method", type=names, help="methods (default: all that have a grid)")
+
+    gone = verbs.add_parser("audit", add_help=False)  # without help, so that no list shows it
     gone.set_defaults(run=no_audit, parser=gone, refuses=True)
+
+
+def add_split(p: Parser) -> None:
+    """Add the options that name a model, a split and where its rows come from."""
+    add_model(p)
+    masks = CHOICES["attention_mask"]
+    p.add_argument("--split", choices=SPLITS, required=True, help="1, 5 or 10 percent to forget")
+    p.add_argument(
+        "--data", help="hub or a folder with TOFU's files (default: those of a builtin model)"
+    )
+    p.add_argument(
+        "--attention-mask",
+        choices=masks,
+        default=masks[0],
+        help="openunlearning hides end-of-turn tokens, as published code does",
+    )
 
 
 def no_verb(args: argparse.Namespace) -> int:

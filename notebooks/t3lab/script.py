@@ -5,16 +5,17 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
 from t3lab import profiles, results
 from t3lab.grid.runner import narrow_vectors
-from t3lib.cli import Options, Parser, add_options
+from t3lib.cli import Parser
 from t3lib.core.errors import UserError
 
+Options = dict[str, Mapping[str, Any]]  # {flags: arguments of `add_argument`}
 TINY = {  # one split and seed of models that know nothing
     "stage": {"questions": 1, "vocab": 400, "hidden": 16, "heads": 2, "epochs": 1},
     "evaluation": {"max_new_tokens": 4},
@@ -59,7 +60,8 @@ def run(
     """
     plain = argparse.RawDescriptionHelpFormatter
     parser = Parser(description=description, formatter_class=plain)
-    add_options(parser, options)
+    for flags, settings in options.items():
+        parser.add_argument(*flags.split(), **settings)
     arguments = parser.parse_args()
     if as_jobs:
         os.environ.update(narrow_vectors())

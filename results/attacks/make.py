@@ -49,7 +49,7 @@ from t3lib.baselines.train import Progress, finetune
 from t3lib.classifier.features import extract_features
 from t3lib.classifier.fit import fit_head
 from t3lib.classifier.head import T3Head
-from t3lib.cli import Options, names, whole_numbers
+from t3lib.cli import names, whole_numbers
 from t3lib.core.files import read_json, write_json
 from t3lib.core.models import load_model, pad_id
 from t3lib.core.rows import Row, encode_rows
@@ -343,7 +343,7 @@ def note(out: Path, part: str, began: float) -> None:
     write_json(path, (read_json(path) if path.is_file() else {}) | {part: script.made(began)})
 
 
-OPTIONS: Options = {
+OPTIONS: script.Options = {
     "--profile": {"default": "cpu", "help": "name or YAML file (default %(default)s)"},
     "--data": {"help": "builtin, hub or a folder (default: the profile's)"},
     "--split": {"default": "forget05", "help": "(default %(default)s)"},

@@ -28,7 +28,6 @@ from t3lab.results import HELD_OUT
 from t3lab.study.methods import run_method
 from t3lab.study.study import open_study
 from t3lab.study.tune import tune_t3
-from t3lib.cli import Options
 from t3lib.core.files import write_json
 from t3lib.core.settings import WORLD, hyper_of, seeds_of
 
@@ -104,7 +103,7 @@ def retuned(profile: profiles.Profile, split: str) -> tuple[pd.DataFrame, pd.Dat
     return pd.DataFrame(tried), pd.DataFrame(rows)
 
 
-OPTIONS: Options = {
+OPTIONS: script.Options = {
     "--out": {"type": Path, "default": Path("out/cpu-fixed")},
 } | script.TINY_OPTION
 

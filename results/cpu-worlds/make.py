@@ -37,7 +37,6 @@ from t3lab.report.order import adjusted, interval, judged
 from t3lab.report.tables import OURS, OWN_RATE
 from t3lab.study.several import Work
 from t3lab.study.study import open_study
-from t3lib.cli import Options
 from t3lib.core.errors import UserError
 from t3lib.core.files import project_root, read_json, write_json
 from t3lib.core.names import SPLITS
@@ -186,7 +185,7 @@ def figure(each: pd.DataFrame) -> Figure:
     return drawn
 
 
-OPTIONS: Options = {
+OPTIONS: script.Options = {
     "--worlds": {"type": int, "nargs": "+", "default": [1, 2, 3, 4, 5, 6, 7]},
     "--methods": {"default": "", "help": "separated by commas (default: all)"},
     "--out": {"type": Path, "default": Path("out/cpu-worlds")},

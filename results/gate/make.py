@@ -31,7 +31,6 @@ from t3lab.study.methods import run_method
 from t3lab.study.study import Study, open_study
 from t3lab.study.tune import tune_t3, write_choice
 from t3lib.baselines.losses import settings_of
-from t3lib.cli import Options
 from t3lib.core.files import write_json
 from t3lib.core.settings import WORLD, hyper_of, seeds_of
 
@@ -141,7 +140,7 @@ def audited(study: Study, settings: Settings, samples: int) -> tuple[dict[str, A
     return {name: found["metrics"].get(name) for name in KNOWN}, leaks
 
 
-OPTIONS: Options = {
+OPTIONS: script.Options = {
     "--out": {"type": Path, "default": Path("out/gate")},
 } | script.TINY_OPTION
 

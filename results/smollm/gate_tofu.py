@@ -32,7 +32,6 @@ from t3lab.report import render
 from t3lab.report.tables import OURS, OWN_RATE
 from t3lab.study.methods import Subject, evaluated, load_models, subject
 from t3lab.study.study import Study, open_study, scored
-from t3lib.cli import Options
 from t3lib.core.files import project_root, write_json
 from t3lib.core.settings import WORLD, hyper_of
 from t3lib.tofu.evaluation import metrics_of
@@ -147,7 +146,7 @@ def drawn(study: Study, rows: Any, tilts: Any, samples: int, tau: float) -> list
     return audit.draws(study.base, study.tokenizer, rows, tilts, **how)
 
 
-OPTIONS: Options = {
+OPTIONS: script.Options = {
     "--data": {"default": "hub", "help": "folder with TOFU's files, or hub"},
     "--out": {"type": Path, "default": Path("out/smollm")},
     "--rows": {"type": int, "default": 20, "help": "to forget that are sampled (default 20)"},

@@ -26,7 +26,6 @@ from t3lab.study.study import Study, open_study
 from t3lab.study.unlearned import head_settings, t3_features
 from t3lib.classifier.fit import fit_heads
 from t3lib.classifier.head import T3Head
-from t3lib.cli import Options
 from t3lib.core.files import project_root, read_json
 from t3lib.core.models import load_model, pad_id
 from t3lib.core.rows import Row, encode_rows
@@ -133,7 +132,7 @@ def make(data: str, out: Path) -> None:
     render.write_table(out / "tables", "price", table, caption=CAPTION)
 
 
-OPTIONS: Options = {
+OPTIONS: script.Options = {
     "--data": {"default": "hub", "help": "folder with TOFU's files, or hub"},
     "--out": {"type": Path, "default": Path("out/smollm")},
 }

@@ -26,7 +26,6 @@ from t3lab.report import render
 from t3lib.baselines.assistant import make_assistant
 from t3lib.baselines.uld import ULDForCausalLM
 from t3lib.classifier.head import T3Head
-from t3lib.cli import Options
 from t3lib.core.files import write_json
 from t3lib.sampler.tilt import T3ForCausalLM
 
@@ -131,7 +130,7 @@ def added(*works: Work) -> Work:
     return Work(*map(sum, zip(*works)))
 
 
-OPTIONS: Options = {
+OPTIONS: script.Options = {
     "--out": {"type": Path, "default": Path("out/speed")},
 } | script.TINY_OPTION
 

@@ -19,7 +19,6 @@ from t3lab import profiles, results, script
 from t3lab.report import render
 from t3lab.study.methods import load_models, subject
 from t3lab.study.study import Study, open_study
-from t3lib.cli import Options
 from t3lib.core.files import write_json
 from t3lib.core.rows import encode_rows
 from t3lib.core.settings import WORLD, hyper_of
@@ -75,7 +74,7 @@ def counts(study: Study, model: PreTrainedModel) -> dict[str, int]:
     return found
 
 
-OPTIONS: Options = {"--out": {"type": Path, "default": Path("out/untempered")}}
+OPTIONS: script.Options = {"--out": {"type": Path, "default": Path("out/untempered")}}
 
 if __name__ == "__main__":
     script.run(lambda given: make(**vars(given)), str(__doc__), OPTIONS)
