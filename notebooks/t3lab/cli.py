@@ -261,7 +261,7 @@ def source_of(args: argparse.Namespace) -> "Source":
     if args.data in (None, "builtin"):
         raise UserError("--data is needed: hub, or a folder with TOFU's files")
     if args.data == "hub":
-        hub.ask(HUB_DATA["path"])
+        hub.check_dataset(HUB_DATA["path"])
     source: Source = args.data
     return source
 

@@ -19,7 +19,7 @@ HUB_SECONDS = 5  # wait for the Hub's first answer; then its local cache is used
 MODEL_CONFIGS = ("config.json", "adapter_config.json")  # every model's folder holds one of them
 
 
-def ask(name: str) -> None:
+def check_dataset(name: str) -> None:
     """Raise UserError unless the Hub data set `name` (owner/name) can be read here.
 
     The package `datasets` must be installed and the Hub must answer. Call this before `datasets`,

@@ -369,7 +369,7 @@ def _hub(path: Path) -> list[dict[str, Any]]:
             f"{name}: neither a file here (.json, .jsonl, .csv, .tsv, .parquet) nor a Hub data"
             " set's owner/name"
         )
-    hub.ask(name)
+    hub.check_dataset(name)
     from datasets import load_dataset
 
     try:

@@ -45,7 +45,7 @@ def check_machine(profile: Profile, root: Path) -> None:
         elif not any((folder / file).is_file() for file in hub.MODEL_CONFIGS):
             raise UserError(f"profile {name}: models.{which}: folder {model} holds no model")
     if profile["data"] == "hub":
-        hub.ask(HUB_DATA["path"])
+        hub.check_dataset(HUB_DATA["path"])
 
 
 def largest_gpu() -> float:

@@ -293,7 +293,7 @@ def _answers(
 
     def answer(missing: list[int]) -> list[Answer]:
         if models[0].method == "Retrained":
-            study.held.clear()
+            study.release()
         model, tokenizer, tilts = load_models(study, [models[n] for n in missing])
         return timed(
             lambda: question(model, tokenizer, rows, tilts or UNTILTED, progress=progress, **how)

@@ -71,7 +71,7 @@ class Study:
     identity: a content key of each of these models, of the way it is loaded and of its prompts.
     load_options: options of `load_model`. load_seconds: how long loading the base took.
     load: loads one of `models`, with its tokenizer. held: the base under "full" while it is in
-    memory. Whoever loads another model clears it first: a device may have room for one model of 8B.
+    memory. Call `release` before another model is loaded: a device may have room for one of 8B.
     device: where models are loaded.
     """
 
@@ -95,10 +95,14 @@ class Study:
 
     @property
     def base(self) -> PreTrainedModel:
-        """The model before unlearning; loaded again where `held` was cleared."""
+        """The model before unlearning; loaded again after `release`."""
         if not self.held:
             self.held["full"], _ = self.load("full")
         return self.held["full"]
+
+    def release(self) -> None:
+        """Free the base's memory for another model; `base` loads it again where it is needed."""
+        self.held.clear()
 
     @cached_property
     def lesson_key(self) -> str:
@@ -238,7 +242,7 @@ def stage_of(data: str, stage: Mapping[str, Any]) -> bases.Stage:
     if unknown:
         raise UserError(f"stage: unknown setting {sorted(unknown)[0]!r}")
     if data == "hub":
-        hub.ask(HUB_DATA["path"])
+        hub.check_dataset(HUB_DATA["path"])
     place = data if data in SOURCES else str(Path(data).expanduser().resolve())
     return bases.Stage(**(dict(stage) | {"data": place}))
 
