@@ -4,8 +4,8 @@ what a head says of its making.
 
 import numpy as np
 
+from t3lab.names import SPLITS
 from t3lib.baselines.losses import METHODS
-from t3lib.core.names import SPLITS
 from t3lib.tofu.metrics import METRICS, UTILITY, forget_quality, model_utility, mu_rouge
 
 ROWS = {"forget05": 40, "forget10": 80, "retain": 20, "ra": 12, "wf": 12}

@@ -34,17 +34,18 @@ METHOD = ("core", "theory", "classifier", "sampler", "tofu", "baselines")
 # The same within the laboratory, whose modules are called lab.… here. A module that lies flat is a
 # room by itself. A dotted entry admits that one module.
 LAB: dict[str, set[str]] = {
+    "names": set(),
     "files": set(),
     "identity": {"files"},
-    "results": {"identity"},
-    "profiles": {"files"},
+    "results": {"identity", "names"},
+    "profiles": {"files", "names"},
     "world": {"files", "identity"},
     "audit": set(),
-    "study": {"audit", "files", "identity", "profiles", "results", "world"},
+    "study": {"audit", "files", "identity", "names", "profiles", "results", "world"},
     "bench": {"study"},
     "explore": {"profiles", "world", "study", "report.look", "report.render"},
-    "report": {"results"},
-    "claims": {"results", "report"},
+    "report": {"names", "results"},
+    "claims": {"names", "results", "report"},
     "grid": {"files", "identity", "profiles"},
     "script": {"grid", "profiles", "results"},
     "given": {"profiles", "results", "script", "study", "world"},

@@ -16,10 +16,10 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from t3lab.files import read_yaml
+from t3lab.names import SOURCES, SPLITS
 from t3lib.baselines.losses import DEFAULTS, METHODS, settings_of
 from t3lib.core.errors import UserError, printable
 from t3lib.core.files import project_root
-from t3lib.core.names import SOURCES, SPLITS
 from t3lib.core.settings import BOUNDS, CHOICES, WORLD, as_number
 
 NAME = re.compile(

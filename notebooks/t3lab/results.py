@@ -32,10 +32,10 @@ import pandas as pd
 import psutil
 
 from t3lab.identity import data_identity
+from t3lab.names import SPLITS
 from t3lib.baselines.losses import METHODS
 from t3lib.core.errors import UserError
 from t3lib.core.files import atomic_write, model_identity, project_root, read_json, write_json
-from t3lib.core.names import SPLITS
 from t3lib.tofu.metrics import AUDIT, HIDING, METRICS, forget_quality
 
 Run = dict[str, Any]  # one run record, plain JSON: `RUN_KEYS`

@@ -31,6 +31,7 @@ from matplotlib.figure import Figure
 
 from t3lab import profiles, results, script
 from t3lab.files import read_yaml
+from t3lab.names import SPLITS
 from t3lab.report import render, tables
 from t3lab.report.look import COLOURS, STYLE, panels
 from t3lab.report.order import adjusted, interval, judged
@@ -39,7 +40,6 @@ from t3lab.study.several import Work
 from t3lab.study.study import open_study
 from t3lib.core.errors import UserError
 from t3lib.core.files import project_root, read_json, write_json
-from t3lib.core.names import SPLITS
 from t3lib.core.progress import progress_bar
 from t3lib.core.settings import WORLD
 

@@ -1,25 +1,8 @@
-"""Names that tables and files share: splits, verdicts, the Hub's data set. Imports nothing."""
+"""Names of TOFU that several modules share. Imports nothing."""
 
-SPLITS = ("forget05", "forget10")
 RETAIN_OF = {"forget01": "retain99", "forget05": "retain95", "forget10": "retain90"}
 RETRAINED = 3  # at most so many retrained models for each split, beside the reference
-TUNING_SEEDS = (1, 2)  # the paper: "we tune hyperparameters using random seeds 1 and 2"
-# Where rows can come from, beside a folder: the built-in world, the sample of customers, TOFU.
-SOURCES = ("builtin", "customers", "hub")
-HUB_DATA = {
+HUB_DATA = {  # TOFU itself
     "path": "locuslab/TOFU",
     "revision": "324592d84ae4f482ac7249b9285c2ecdb53e3a68",
-}  # TOFU itself
-
-HOLDS = "holds"
-NO_ORDER = "no order"
-RESTRICTED = "holds only under a condition"  # that the evidence names
-FAILS = "does not hold"
-NOT_RUN = "not run at this scale"
-VERDICTS = (
-    HOLDS,
-    NO_ORDER,
-    RESTRICTED,
-    FAILS,
-    NOT_RUN,
-)  # the possible verdicts in the table of claims
+}

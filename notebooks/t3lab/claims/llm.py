@@ -18,11 +18,11 @@ import pandas as pd
 from scipy.stats import f as fisher
 
 from t3lab.claims.findings import D, Finding, Missing, Tables, gaps, joined, less, listed
+from t3lab.names import SPLITS
 from t3lab.report.order import PRINTED as ROWS
 from t3lab.report.order import interval
 from t3lab.report.tables import OWN_RATE
 from t3lab.results import paper_table
-from t3lib.core.names import SPLITS
 
 # the paper's ten baselines
 TEN = tuple(name for name in paper_table(1)["method"].unique() if name not in ("Original", "T3"))

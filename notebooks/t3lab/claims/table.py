@@ -20,8 +20,8 @@ import pandas as pd
 from t3lab import results
 from t3lab.claims import llm, theory
 from t3lab.claims.findings import Finding, Missing, Tables, printed_tables
+from t3lab.names import FAILS, HOLDS, NO_ORDER, NOT_RUN, RESTRICTED
 from t3lib.core.files import project_root
-from t3lib.core.names import FAILS, HOLDS, NO_ORDER, NOT_RUN, RESTRICTED
 
 # `scale` of the paper's own runs. The paper's tables can decide exactly the claims of this scale.
 MODEL = "Llama 3.1 8B"

@@ -9,9 +9,9 @@ from typing import Any
 
 import pandas as pd
 
+from t3lab.names import SPLITS
 from t3lab.results import all_rows, of_one_profile
 from t3lib.baselines.losses import METHODS
-from t3lib.core.names import SPLITS
 from t3lib.tofu.metrics import AUDIT
 
 NAMES = ["split", "method", "T", "w"]

@@ -18,9 +18,9 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from scipy.optimize import isotonic_regression
 
+from t3lab.names import SPLITS
 from t3lab.results import split_labels
 from t3lib.baselines.losses import BASELINES, METHODS
-from t3lib.core.names import SPLITS
 
 Look = dict[str, Any]  # what matplotlib draws a line with
 

@@ -12,9 +12,9 @@ import numpy as np
 import pandas as pd
 from scipy.stats import t as student
 
+from t3lab.names import SPLITS
 from t3lab.results import author_rows, others_of, references
 from t3lib.baselines.losses import METHODS
-from t3lib.core.names import SPLITS
 from t3lib.tofu.metrics import forget_quality_lattice
 
 PRIMARY = ("forget10", "RMU")  # the one comparison that was named before the worlds were made

@@ -8,10 +8,10 @@ import seaborn as sns
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
+from t3lab.names import SPLITS
 from t3lab.report.look import DOTTED, PALETTE, STYLE, T3_COLOUR, panels, with_key
 from t3lab.report.plots_theory import AXES
 from t3lab.report.render import SPLIT_LABELS
-from t3lib.core.names import SPLITS
 
 # What the gate moves: {column: its title, with an arrow where better values lie}.
 DIALLED = {

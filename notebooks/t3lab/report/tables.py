@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from t3lab.names import SPLITS, TUNING_SEEDS
 from t3lab.results import (
     HELD_OUT,
     Nearness,
@@ -21,7 +22,6 @@ from t3lab.results import (
     references,
 )
 from t3lib.baselines.losses import METHODS
-from t3lib.core.names import SPLITS, TUNING_SEEDS
 from t3lib.tofu import metrics
 from t3lib.tofu.metrics import HIDING, UTILITY
 

@@ -17,13 +17,14 @@ from transformers import PreTrainedModel
 
 from t3lab.files import read_sealed
 from t3lab.identity import code_key, environment, keep
+from t3lab.names import SOURCES, SPLITS
 from t3lab.results import peak_memory_bytes
 from t3lab.world import bases
 from t3lib.core import hub
 from t3lib.core.errors import UserError
 from t3lib.core.files import cache_dir, content_key, lock, model_identity, rows_key
 from t3lib.core.models import load_model
-from t3lib.core.names import HUB_DATA, SOURCES, SPLITS
+from t3lib.core.names import HUB_DATA
 from t3lib.core.rows import Row, check_disjoint, rendered
 from t3lib.tofu import data as tofu
 from t3lib.tofu.evaluation import Report, Scoring, metrics_of, score

@@ -14,14 +14,13 @@ from conftest import ROOT
 from fabricate import fabricate, fabricate_all
 from test_citations import KNOWN
 
-from t3lab import results
+from t3lab import names, results
 from t3lab.claims import llm, theory
 from t3lab.claims import table as claims
 from t3lab.claims.findings import Finding, Missing, Tables, joined, less, printed_tables
+from t3lab.names import SPLITS
 from t3lab.report import render, tables
 from t3lab.report.order import order
-from t3lib.core import names
-from t3lib.core.names import SPLITS
 from t3lib.theory import experiments as synthetic
 from t3lib.theory import table as bounds_table
 

@@ -7,10 +7,10 @@ import pandas as pd
 from conftest import ROOT
 
 from t3lab.claims import llm
+from t3lab.names import SPLITS
 from t3lab.report import tables
 from t3lab.report.tables import SUMMARY
 from t3lab.results import paper_table
-from t3lib.core.names import SPLITS
 from t3lib.tofu.metrics import UTILITY
 
 PRINTED_METHODS = ["Original", *llm.TEN, "T3"]

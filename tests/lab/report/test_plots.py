@@ -11,9 +11,9 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from t3lab import results
+from t3lab.names import SPLITS
 from t3lab.report import look, plots, plots_cost, plots_theory, render, tables
 from t3lib.baselines.losses import METHODS
-from t3lib.core.names import SPLITS
 
 FIGURES = {  # name -> the figure, and what the paper prints beside it
     "temperature": (plots.temperature, tables.printed(5)),

@@ -2,9 +2,9 @@
 
 import pandas as pd
 
+from t3lab import names
 from t3lab.claims.table import COLUMNS
 from t3lab.report import render
-from t3lib.core import names
 
 
 def test_claims_are_a_list_with_the_verdict_on_these_runs_beside_the_papers(tmp_path):

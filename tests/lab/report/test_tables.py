@@ -9,9 +9,9 @@ from fabricate import TEMPERATURES, fabricate, fabricate_all
 from scipy.stats import ks_2samp
 
 from t3lab import results
+from t3lab.names import SPLITS
 from t3lab.report import plots_cost, tables
 from t3lib.baselines.losses import METHODS
-from t3lib.core.names import SPLITS
 from t3lib.tofu.metrics import HIDING
 
 
