@@ -515,14 +515,18 @@ def unlearn(args: argparse.Namespace) -> int:
     from t3lib.own.report import report_folder
 
     check_out(report_folder(args.out), empty=not args.overwrite)
+
+    # What `Choices` has an argument for, and what it passes on to the fit.
     renamed = {"T": "temperature", "w": "strength"} | {
         name: name for name in ("lr", "steps", "untrained")
     }
     fixed = {renamed[name]: given.pop(name) for name in renamed if name in given}
     choices = own.Choices(**fixed, template=template, seed=args.seed, fit=given)
+
     wanted: Any = rows_of(args, None)
     model, tokenizer = load_model(args, args.model)
     check_system(args.system, tokenizer)
+
     start = time.perf_counter()
     try:
         unlearned = own.unlearn(model, tokenizer, wanted, choices)
@@ -542,6 +546,7 @@ def generate(args: argparse.Namespace) -> None:
     if not all(question.strip() for question in args.question):
         raise UserError("an empty question")
     check_dials(args)
+
     heads = heads_of(args)
     base, tokenizer = load_model(args, args.model)
     tokenizer = in_template_of(heads[0], tokenizer)
@@ -551,6 +556,7 @@ def generate(args: argparse.Namespace) -> None:
     from t3lib.own.answers import ask
     from t3lib.sampler import belonging
 
+    # Questions are asked in the form in which the head was trained.
     in_head_form = args.system is None and not args.no_system
     form = {
         "answer": "-",
@@ -562,8 +568,10 @@ def generate(args: argparse.Namespace) -> None:
         for number, question in enumerate(args.question, 1)
     ]
     belonging.check_prompt(heads[0], tokenizer, rows)
+
     how = {"max_new_tokens": args.max_new_tokens}
     before, after = (ask(model, tokenizer, rows, **how) for model in (base, unlearned))
+
     strengths = ", ".join(f"{head.w:g}" for head in unlearned.heads)
     gate = "" if unlearned.gate == 1 else f", gate = {unlearned.gate:g}"
     label = f"T3 (T = {unlearned.temperature:g}, w = {strengths}{gate})"
@@ -581,6 +589,7 @@ def evaluate(args: argparse.Namespace) -> int:
     check_out(args.out)
     if (args.out / "config.json").exists() and not args.overwrite:
         raise UserError(f"--out {args.out} holds a head: choose another folder, or --overwrite")
+
     heads = heads_of(args)
     wanted = rows_of(args, heads[0] if heads else None)
     model, tokenizer = load_model(args, args.model)
@@ -606,11 +615,14 @@ def serve(args: argparse.Namespace) -> None:
     if with_vllm:
         folder, config, tokenizer = server.described(name)
         with_vllm = server.vllm_here(server.too_wide([head.rank for head in heads], config))
+
+    # The port is bound before a model is loaded, which may take minutes.
     place = server.listening(args.host, args.port)
     names = [os.path.expanduser(name.strip()) for name in args.head.split(",")]
     options = {"completions": args.completions, "any_sampler": args.allow_samplers}
     port = place.getsockname()[1]  # --port 0 takes any that is free
     url = f"http://{args.host}:{port}/v1"
+
     if with_vllm:
         rules = server.rules_of(names, heads, tokenizer, config, most=server.MOST, **options)
         place.close()
@@ -618,6 +630,7 @@ def serve(args: argparse.Namespace) -> None:
         dtype = args.dtype or str(config.dtype or "auto").removeprefix("torch.")
         given = {"host": args.host, "port": port, "dtype": dtype}
         return server.run_vllm(folder, names, rules, config, **given)
+
     base, tokenizer = load_model(args, name)
     unlearned = under_heads(args, base, tokenizer, heads)
     rules = server.rules_of(names, heads, tokenizer, base.config, most=1, **options)

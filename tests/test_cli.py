@@ -247,9 +247,8 @@ def test_unlearn_generate_on_own_rows(place, tmp_path, capsys, monkeypatch, shor
         "README.md",
     }
     reports = tmp_path / "head-report"  # a head can be shared without the rows
-    assert {path.name for path in reports.iterdir()} == {
-        *("report.html", "report.json", "report.csv")
-    }
+    written = {path.name for path in reports.iterdir()}
+    assert written == {"report.html", "report.json", "report.csv"}
     assert not any(str(tmp_path) in path.read_text() for path in reports.iterdir())
     assert not any(str(place) in path.read_text() for path in reports.iterdir())
     assert not (tmp_path / "cache" / "features").exists(), "hidden states stay in memory"

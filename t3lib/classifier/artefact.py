@@ -61,6 +61,7 @@ def save(
         written = f"{text}\n".encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise UserError(f"head info must be plain JSON with finite numbers ({error})") from None
+
     files = {WEIGHTS: content, CARD: model_card(settings).encode(), CONFIG: written}
     with _held(folder):
         if not overwrite and any(folder.iterdir()):
@@ -136,6 +137,7 @@ def _read(folder: Path, overrides: Mapping[str, Any]) -> tuple[dict[str, Any], d
             f"{config}: written by another version of t3lib (format is not {FORMAT}): train the"
             " head again"
         )
+
     if not isinstance(settings.get("info"), dict):
         raise UserError(f"{config}: 'info' must be a JSON object")
     try:
@@ -188,9 +190,8 @@ def model_card(settings: Mapping[str, Any]) -> str:
     )
     pages.filters |= {"cell": _cell, "python": lambda value: Markup(repr(value))}
     name = settings["info"].get("base_model")
-    plain = isinstance(name, str) and re.fullmatch(
-        r"[\w./~-]{1,200}", name
-    )  # any other name is shown in the table only
+    # Any other name is shown in the table only.
+    plain = isinstance(name, str) and re.fullmatch(r"[\w./~-]{1,200}", name)
     page = pages.get_template("head_card.md.j2")
     return page.render(
         settings,

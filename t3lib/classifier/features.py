@@ -118,6 +118,7 @@ def extract_features(
         if not rows:
             raise UserError(f"the {name} set is empty: a classifier needs rows of both kinds")
     check_disjoint(forget_rows, retain_rows)
+
     examples = encode_within_context(model, tokenizer, forget_rows, "forget")
     examples += encode_within_context(model, tokenizer, retain_rows, "retain")
     pad = pad_id(tokenizer)
@@ -128,6 +129,7 @@ def extract_features(
         begun = shared_start([each.ids[: each.n_prompt] for each in some])
         return begun, collate(some, pad, attention_mask)
 
+    # Each batch is written to its place in x, whatever the order of the batches.
     answers = [example.ids[example.n_prompt :] for example in examples]
     counts = torch.tensor([len(answer) for answer in answers])
     starts = torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)])

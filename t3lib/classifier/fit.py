@@ -74,9 +74,12 @@ def fit_heads(
     wanted = [fit_settings(values) for values in settings_list]
     _check(features, vocab_size)
     place = torch.device(device or features.device)
+
+    # Heads that draw the same rows are fitted together.
     together: dict[tuple[Any, ...], list[int]] = {}
     for index, one in enumerate(wanted):
         together.setdefault((one.seed, one.epochs, one.batch_size, one.epoch), []).append(index)
+
     heads: dict[int, T3Head] = {}
     total = sum(wanted[group[0]].epochs for group in together.values())
     with progress_bar(total=total, unit="epoch", desc="heads", show=progress) as bar:
@@ -120,9 +123,8 @@ def plan_steps(
     draws anew for each epoch, "fixed" repeats the first one.
     """
     forget, retain = (np.flatnonzero(s.numpy() == kind) for kind in (0, 1))
-    rng = np.random.default_rng(
-        [seed, 1]
-    )  # not the random stream of the head's initial weights, which uses the seed itself
+    # Not the random stream of the head's initial weights, which uses the seed itself.
+    rng = np.random.default_rng([seed, 1])
     steps: list[np.ndarray] = []
     for number in range(epochs):
         if number and epoch == "fixed":
@@ -168,7 +170,10 @@ def _fit_together(
         epoch=first.epoch,
         seed=first.seed,
     )
+
     per_epoch = len(plan) // epochs
+
+    # Only rows of B whose token is a target have a gradient.
     active = features.y[tokens_of(np.unique(np.concatenate(plan)), starts)].unique()
     # y: index of the target among `active`. For tokens that no step draws it means nothing.
     x, y = features.x.to(device), torch.searchsorted(active, features.y).to(device)
@@ -188,6 +193,8 @@ def _fit_together(
     adam = optimiser(list(zip(A, B)), settings)
     warmups = [round(one.warmup_epochs * per_epoch) for one in settings]
     rates = [learning_rates(one.lr, rise, len(plan)) for one, rise in zip(settings, warmups)]
+
+    # One pass of Adam over the parameters of all heads for each step of the plan.
     for inputs, now in zip(map(batch, plan), zip(*rates)):
         for group, rate in zip(adam.param_groups, now):
             group["lr"] = rate
@@ -195,6 +202,8 @@ def _fit_together(
         step_loss(*inputs, A, B).backward()
         adam.step()
         advance(1 / per_epoch)
+
+    # Back on the CPU, rows of B that no step touched get their decay.
     for head, one, path, a, b in zip(heads, settings, rates, A, B):
         if not (torch.isfinite(a).all() and torch.isfinite(b).all()):
             if not all(torch.isfinite(part).all() for part in features.x.split(PART)):

@@ -20,8 +20,17 @@ from t3lib.core.errors import UserError
 from t3lib.core.settings import TEMPERATURE, FitSettings, check
 
 SETTINGS = (
-    *("hidden_size", "vocab_size", "rank", "init_b", "prior", "gamma", "mu", "w", "temperature"),
-    *("untrained", "gate"),
+    "hidden_size",
+    "vocab_size",
+    "rank",
+    "init_b",
+    "prior",
+    "gamma",
+    "mu",
+    "w",
+    "temperature",
+    "untrained",
+    "gate",
 )
 NEVER = -1e30  # log f of ids without a token, finite so that sums of several heads are
 
@@ -81,9 +90,12 @@ class T3Head(nn.Module, PyTorchModelHubMixin):
         self.init_b, self.prior, self.gamma, self.mu, self.w = init_b, prior, gamma, mu, w
         self.temperature, self.untrained, self.gate = temperature, untrained, gate
         self.info: dict[str, Any] = dict(info or {})
+
         for name in SETTINGS:
             if name != "gamma" or gamma is not None or prior == "population":
                 setattr(self, name, check(name, getattr(self, name), where="head "))
+
+        # The initial values are those of nn.Linear, from a random stream of their own.
         generator = torch.Generator().manual_seed(check("seed", seed, where="head "))
         self.A = nn.Parameter(_linear_default(self.rank, self.hidden_size, generator))
         B = _linear_default(self.vocab_size, self.rank, generator)

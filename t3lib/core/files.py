@@ -23,22 +23,19 @@ from t3lib.core.errors import UserError
 # The files of a model's folder that decide what the model is. Others (logs, model cards, base.json)
 # do not count.
 MODEL_FILES = (
-    *(
-        "*.safetensors",
-        "*.safetensors.index.json",
-        "config.json",
-        "generation_config.json",
-        "adapter_config.json",
-    ),
-    *(
-        "tokenizer*",
-        "special_tokens_map.json",
-        "added_tokens.json",
-        "vocab*",
-        "merges.txt",
-        "spiece.model",
-    ),
-    *("chat_template*", "additional_chat_templates/*"),
+    "*.safetensors",
+    "*.safetensors.index.json",
+    "config.json",
+    "generation_config.json",
+    "adapter_config.json",
+    "tokenizer*",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab*",
+    "merges.txt",
+    "spiece.model",
+    "chat_template*",
+    "additional_chat_templates/*",
 )
 ROW_FIELDS = ("question", "answer", "paraphrased_answer", "perturbed_answer")
 

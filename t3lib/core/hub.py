@@ -67,6 +67,7 @@ def located(name: str, revision: str | None = None) -> Place:
         return Place(str(Path(name).expanduser()))
     if name.startswith(("/", ".", "~")):
         raise UserError(f"folder {name} does not exist")
+
     try:
         return Place(name, HfApi().model_info(name, revision=revision, timeout=HUB_SECONDS).sha)
     except (RepositoryNotFoundError, RevisionNotFoundError, HFValidationError):

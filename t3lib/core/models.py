@@ -55,10 +55,12 @@ def load_model(
     device = checked_device(device)
     if str(name) == smollm2.NAME and device == "cpu" and not (load_in or has_bf16(device)):
         dtype = dtype or "float32"
+
     load = partial(AutoModelForCausalLM.from_pretrained, dtype=DTYPES[dtype] if dtype else "auto")
     if load_in:
         quantised = quantization(load_in, dtype)
         load = partial(load, quantization_config=quantised, device_map={"": device})
+
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     if not watched():
         logging.disable_progress_bar()  # of Transformers: "Loading weights"
@@ -82,6 +84,7 @@ def load_model(
         logging.set_verbosity(verbosity)
         if bars:
             logging.enable_progress_bar()
+
     if not load_in:
         model.to(device)  # type: ignore[arg-type]
     for module in model.modules() if load_in == "4bit" else ():

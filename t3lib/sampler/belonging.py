@@ -110,6 +110,7 @@ def weight_keys(model: nn.Module) -> list[str] | None:
         return None
     added = {id(weight) for _, layer in adapted_layers(model) for _, weight in added_to(layer)}
     digests = hashlib.sha256(), hashlib.sha256()
+
     for weight in model.parameters():
         if id(weight) in added:
             continue
@@ -257,13 +258,16 @@ def check_prompt(head: Any, tokenizer: PreTrainedTokenizerBase, rows: Sequence[R
         if {"chat_template", key} <= info.keys() and info[key] != present[key]:
             values = (printable(repr(value), 80) for value in (info[key], present[key]))
             wrong.append(f"the {what} {', not '.join(values)}")
+
     if isinstance(info.get("prompt"), str) and info["prompt"] != rendered(tokenizer):
         wrong.append("a chat template that renders another prompt (a date in it?)")
+
     if info.get("attention_mask") == "openunlearning":
         padding, examples = pad_id(tokenizer), encode_rows(tokenizer, rows)
         if any(padding in example.ids[: example.n_prompt] for example in examples):
             hidden = "hides tokens that everybody else shows the model"
             wrong.append(f"the attention mask openunlearning, which {hidden}")
+
     if wrong:
         what = f"the head was trained with {wrong[0]}"
         warnings.warn(f"{what}: it may not forget here", stacklevel=3)

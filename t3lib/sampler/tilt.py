@@ -45,7 +45,11 @@ from t3lib.sampler.wrapped import (
 
 # Arguments that Transformers' Auto classes add to those of a call.
 FROM_TRANSFORMERS = {
-    *("adapter_kwargs", "local_files_only", "_from_auto", "_commit_hash", "cache_dir"),
+    "adapter_kwargs",
+    "local_files_only",
+    "_from_auto",
+    "_commit_hash",
+    "cache_dir",
 }
 Heads = T3Head | str | Path | Sequence[T3Head | str | Path]
 
@@ -57,9 +61,8 @@ def tilt_logits(logits: Tensor, logf: Tensor, temperature: float | Tensor) -> Te
     number or (..., 1). Returns (..., V) in float32. Neither p nor the result is normalised, which
     would cost more passes over |V| in every step.
     """
-    return (logits.float() / temperature).add_(
-        logf.to(logits.device)
-    )  # in place: (B, L, V) is large
+    # In place, because (B, L, V) is large.
+    return (logits.float() / temperature).add_(logf.to(logits.device))
 
 
 def gated_temperature(
@@ -155,6 +158,8 @@ class T3ForCausalLM(WrappedCausalLM):
         ]
         if not placed or not all(isinstance(head, T3Head) for head in placed):
             raise UserError("heads must be a T3Head, the name of a saved one, or a list of these")
+
+        # Each head must fit this base.
         for head in placed:
             head.w = check("w", head.w, where="head ")
             belonging.check_sizes(head, width_of(base), vocabulary(base))
@@ -171,6 +176,8 @@ class T3ForCausalLM(WrappedCausalLM):
         super().__init__(base)
         self.heads = nn.ModuleList(placed)
         self.allow_sharpening = allow_sharpening
+
+        # T and gate, given or the heads' own.
         for name, given in {"temperature": temperature, "gate": gate}.items():
             own = [getattr(head, name) for head in placed]
             if given is None and len({*own}) > 1:
@@ -347,6 +354,7 @@ class T3ForCausalLM(WrappedCausalLM):
             base, revision = belonging.base_of(head)
             print(f"base of the head: {printable(base)}", file=sys.stderr)
             load = {"revision": revision} | load
+
         if not isinstance(base, nn.Module):
             base, loaded_tokenizer = load_model(base, **load)
             tokenizer = loaded_tokenizer if tokenizer is None else tokenizer
@@ -413,6 +421,8 @@ def tilt(
     inside |= dict.fromkeys(("__getstate__", "save_pretrained", "push_to_hub"), refuse) | {
         "_tilted_by": tilted
     }
+
+    # What the model itself had under these names comes back when the block ends.
     before = {
         name: base.__dict__[name] for name in (*inside, "_compiled_call") if name in base.__dict__
     }

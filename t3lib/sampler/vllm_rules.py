@@ -69,6 +69,7 @@ class Rules(VerifyAndUpdateConfig):
                     """ '{"date_string": "10 Apr 2025"}', or a --chat-template of your own)""",
                     stacklevel=2,
                 )
+
         if not getattr(model.hf_config, "t3_allow_samplers", False):
             JudgedSamplers.on = True
             plain = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0}
@@ -122,9 +123,12 @@ def heads_of(model_config: Any) -> tuple[list[T3Head], float, float]:
         heads = [T3Head.from_pretrained(name) for name in names]
     if not heads:
         raise UserError("""no head: give --hf-overrides '{..., "t3_head": "FOLDER"}'""")
+
     for head in heads:
         belonging.check_sizes(head, model_config.get_hidden_size(), model_config.get_vocab_size())
     belonging.check_same_base(heads)
+
+    # One T and one gate for all heads: what the configuration gives, or what they share.
     dials = {}
     for name in ("temperature", "gate"):
         given = getattr(config, f"t3_{name}", None)
