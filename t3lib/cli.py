@@ -184,13 +184,17 @@ def parser() -> Parser:
         added = {name: p for name, p in verbs.choices.items() if name not in listed}
         lines += [f"{offer.title}:", *(f"  {name:<11}{p.purpose}" for name, p in added.items()), ""]
         listed |= added.keys()
-    top.description = "\n".join(lines)
     if not listed:
         top.error("no verbs are installed: pip install t3lib again, in a checkout with -e")
 
+    # Where t3lab is not installed, its verbs say where they come from.
     for name in (name for name in LABORATORY if name not in listed):
-        absent = verb(verbs, name, "regenerate the paper, in a checkout", needs_a_checkout)
+        absent = verb(
+            verbs, name, "regenerates the paper, in the project's checkout", needs_a_checkout
+        )
         absent.set_defaults(refuses=True)
+        lines.append(f"  {name:<11}{absent.purpose}")
+    top.description = "\n".join(lines)
     return top
 
 

@@ -91,7 +91,7 @@ def test_without_the_laboratory_the_papers_verbs_say_where_they_come_from(monkey
         said = capsys.readouterr().err
         assert said.count("\n") == 1 and "come with t3lab, which regenerates the paper" in said
     text = cli.parser().format_help()
-    assert "unlearn" in text and "reproduce" not in text
+    assert "  unlearn    train" in text and "  reproduce  regenerates the paper, in" in text
 
 
 def defective(verbs):

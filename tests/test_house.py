@@ -210,6 +210,19 @@ def test_no_circle():
     none(arrows, "move what both need into a module of its own, also when it is a type alone")
 
 
+def test_what_people_install_imports_no_package_of_the_laboratory():
+    """Those that pyproject.toml lists under `notebooks`, and not for t3lib itself."""
+    packages = "dask distributed papermill nbformat matplotlib seaborn pydantic psutil yaml t3lab"
+    wrong = [
+        f"{module} imports {name}"
+        for module, tree in TREES.items()
+        if not module.startswith("lab")
+        for name in imports(tree)
+        if name.split(".")[0] in packages.split()
+    ]
+    none(wrong, "what needs it goes to notebooks/t3lab")
+
+
 def without_torch() -> list[str]:
     found = [
         module
