@@ -14,13 +14,13 @@ import pytest
 import torch
 from scipy.stats import hmean, ks_2samp
 
-from t3lab import results
+from t3lab import identity, results
 from t3lab.bench import timing
 from t3lab.report import tables
 from t3lab.study import ablations, audit, methods, study, unlearned
 from t3lab.world import bases
 from t3lib.baselines.losses import METHODS
-from t3lib.core import files, identity
+from t3lib.core import files
 from t3lib.core.errors import UserError
 from t3lib.core.rows import encode_rows
 from t3lib.tofu import metrics
