@@ -18,13 +18,8 @@ from t3lib import LIBRARY
 from t3lib.core.files import content_key, folder_key, sha256_file
 from t3lib.core.names import HUB_DATA
 
-PACKAGES = (
-    "torch",
-    "transformers",
-    "tokenizers",
-    "numpy",
-    "scipy",
-)  # results can differ in the last digits between their versions
+# Results can differ in the last digits between versions of these.
+PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "scipy")
 LAB = "t3lab"
 FOLDERS = {"t3lib": LIBRARY, LAB: Path(__file__).resolve().parent}  # of our packages
 # Modules that compute nothing. An edit there, such as another error message, changes no key.

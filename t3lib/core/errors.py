@@ -1,8 +1,7 @@
 """The exceptions that end in one line, and the safe display of text that others wrote."""
 
-JOINERS = (  # invisible, but Persian, the scripts of India and many emoji are spelled with them
-    "\u200c\u200d"
-)
+# Invisible, but Persian, the scripts of India and many emoji are spelled with them.
+JOINERS = "\u200c\u200d"
 
 
 class UserError(ValueError):

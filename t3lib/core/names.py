@@ -2,7 +2,8 @@
 
 RETAIN_OF = {"forget01": "retain99", "forget05": "retain95", "forget10": "retain90"}
 RETRAINED = 3  # at most so many retrained models for each split, beside the reference
-HUB_DATA = {  # TOFU itself
+# TOFU itself.
+HUB_DATA = {
     "path": "locuslab/TOFU",
     "revision": "324592d84ae4f482ac7249b9285c2ecdb53e3a68",
 }

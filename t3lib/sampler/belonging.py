@@ -26,16 +26,11 @@ from t3lib.core.files import cache_dir, content_key, model_identity, read_json, 
 from t3lib.core.models import pad_id
 from t3lib.core.rows import SYSTEM, Row, encode_rows, rendered, templated
 
-PLAIN = (  # recorded instead of a chat template by a head whose rows were plain text
-    "plain text"
-)
+# Recorded instead of a chat template by a head whose rows were plain text.
+PLAIN = "plain text"
 WEIGHTS = "base_weights"
-BASE_KEYS = (
-    WEIGHTS,
-    "base_identity",
-    "base_revision",
-    "base_model",
-)  # the first of these that both head and base record is compared
+# The first of these that both head and base record is compared.
+BASE_KEYS = (WEIGHTS, "base_identity", "base_revision", "base_model")
 ADAPTER = "base_adapter"
 SAMPLE = 256  # about so many numbers of every weight tensor are compared
 

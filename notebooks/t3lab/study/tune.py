@@ -213,8 +213,7 @@ def write_choice(path: Path, entries: Mapping[str, Any]) -> Path:
         known = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}
         with atomic_write(path) as handle:
             handle.write("# From a search: the chosen settings and every trial behind them.\n")
-            plain = json.loads(
-                json.dumps({**known, **entries})
-            )  # a copy, because YAML writes aliases for repeated objects
+            # A copy, because YAML writes aliases for repeated objects.
+            plain = json.loads(json.dumps({**known, **entries}))
             yaml.safe_dump(plain, handle, sort_keys=True, default_flow_style=None, width=110)
     return path
