@@ -148,6 +148,8 @@ def losses_and_agreed(
             for at in answer_positions(model, examples, sized, heads_of(tilts)):
                 example, step = at.example.cpu(), at.step.cpu()
                 total.index_add_(1, example, -target_logp(at, tilts).cpu().double())
+
+                # The first step at which greedy decoding leaves an answer.
                 if (mine := step < alike[example]).any():
                     few = at.rows(mine.to(at.example.device))
                     left = (choices(few, tilts) != few.target).cpu()
@@ -200,6 +202,7 @@ def target_logp(at: Positions, tilts: Sequence[Tilt]) -> Tensor:
     logp = at.logits.log_softmax(-1)
     logf = _logf(at.z, tilts)
     f = {head: values.exp() for head, values in logf.items()}
+
     result = torch.empty(len(every), len(at.target), dtype=logp.dtype, device=logp.device)
     for T in dict.fromkeys(T for _, T in every):
         rows = [(row, head) for row, (head, its_T) in enumerate(every) if its_T == T]
@@ -214,6 +217,8 @@ def target_logp(at: Positions, tilts: Sequence[Tilt]) -> Tensor:
                 result[row] = result[row] + _at(logf[head], at.target) - normaliser
             elif T != 1:
                 result[row] -= power.sum(-1).log()
+
+    # Where a gate leaves a position untempered, its result is that at T = 1.
     for untempered, (row, head, T) in zip(result[len(tilts) :], gated):
         T_here: Any = temperature_at(at.logits, [logf[head]], [head], T, head.gate)
         result[row] = torch.where(T_here[:, 0] == 1, untempered, result[row])
@@ -319,6 +324,7 @@ def answer_positions(
         members.setdefault(tuple(example.ids[: example.n_prompt]), []).append(index)
     prompts = list(members)
     reader = Reader(model, heads)
+
     for chosen in reader.batches([len(prompt) for prompt in prompts], budget):
         rows, indices = zip(
             *((place, index) for place, i in enumerate(chosen) for index in members[prompts[i]])
@@ -329,6 +335,8 @@ def answer_positions(
             torch.tensor(values, device=prefix.mask.device) for values in (rows, indices)
         )
         yield from prefix.first_positions(row, numbers, answers)
+
+        # The other positions need the answers' own tokens, read on from the prompts' cache.
         longer = [i for i, answer in enumerate(answers) if len(answer) > 1]
         sizes = [prefix.width + len(answers[i]) for i in longer]
         for batch in length_sorted(sizes, 1 if reader.alone else budget):
@@ -554,12 +562,11 @@ def _way_to_read(reader: Reader) -> tuple[bool, bool, bool, bool]:
     in other types it differs by far less than a wrong one (8 bits: by .02). Rows share a batch if
     their cache can be reordered. UserError if every way is wrong.
     """
-    ways, errors = [(True, True), (True, False), (False, True), (False, False)], []
+    ways = [(True, True), (True, False), (False, True), (False, False)]
+    errors: list[float] = []
     failures: list[Exception] = []
-    name, size = type(reader.model).__name__, reader.model.config.get_text_config().vocab_size
-    row = (
-        torch.arange(8, device=reader.model.device)[None] * 7 % (size - 3) + 3
-    )  # the first ids are often special
+    size = reader.model.config.get_text_config().vocab_size
+    row = torch.arange(8, device=reader.model.device)[None] * 7 % (size - 3) + 3  # no special ids
 
     def error_of(trial: Callable[[Reader, Tensor], float]) -> float:
         try:
@@ -575,16 +582,28 @@ def _way_to_read(reader: Reader) -> tuple[bool, bool, bool, bool]:
         if not errors[-1] > 1e-3:  # NaN too: it has its own error elsewhere
             break
     exact = reader.model.dtype == torch.float32 and not getattr(reader.model, "is_quantized", False)
-    if not min(errors) > (0.01 if exact else 0.3):
-        chosen = next(n for n, e in enumerate(errors) if not e > max(1e-3, 3 * min(errors)))
-        reader.padded, reader.at_once = ways[chosen]
-        for reader.alone in (False, True):
-            if not error_of(_order_error) > max(1e-3, errors[chosen]):
-                begins = not error_of(_begin_error) > max(1e-3, errors[chosen])
-                return reader.padded, reader.at_once, reader.alone, begins
+    if min(errors) > (0.01 if exact else 0.3):
+        raise _unreadable(reader.model, failures)
+
+    # The first way that is about as good as the best one.
+    chosen = next(n for n, e in enumerate(errors) if not e > max(1e-3, 3 * min(errors)))
+    reader.padded, reader.at_once = ways[chosen]
+
+    # Rows are read alone only where they cannot be reordered.
+    rounding = max(1e-3, errors[chosen])
+    for reader.alone in (False, True):
+        if not error_of(_order_error) > rounding:
+            begins = not error_of(_begin_error) > rounding
+            return reader.padded, reader.at_once, reader.alone, begins
+    raise _unreadable(reader.model, failures)
+
+
+def _unreadable(model: Any, failures: Sequence[Exception]) -> UserError:
+    """Return the error for a model that cannot be read; it names the last failure, if any."""
     why = f" ({type(failures[-1]).__name__}: {failures[-1]})" if failures else ""
-    raise UserError(
-        f"{name} reads a text from its cache otherwise than without: it cannot be scored{why}"
+    return UserError(
+        f"{type(model).__name__} reads a text from its cache otherwise than without: it cannot be"
+        f" scored{why}"
     )
 
 

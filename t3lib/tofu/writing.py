@@ -11,7 +11,7 @@ checkpoint's generation_config may set, because the model itself is measured.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -142,12 +142,15 @@ def _greedy_answers(
     every = [(t, i) for t in range(len(tilts)) for i in range(len(prompts))]
     pending = [each for each in every if unfinished(*each)]
     bar = progress_bar(total=len(pending), desc="generating", show=reading.progress, leave=False)
+
     while pending:
+        # Writers are grouped by what is already written, since these share their passes.
         at: dict[State, list[tuple[int, int]]] = {}
         for t, i in pending:
             at.setdefault((tuple(prompts[i]), tuple(answers[t][i])), []).append((t, i))
         states = list(at)
         lengths = [len(prompt) + len(begun) + STAGE for prompt, begun in states]
+
         for batch in reader.batches(lengths, reading.batch_tokens or BATCH_TOKENS):
             here = [states[s] for s in batch]
             writers = [writer for state in here for writer in at[state]]
@@ -157,6 +160,8 @@ def _greedy_answers(
             new = write_texts(reader, here, place, room, choose, reading)
             for (t, i), tokens in zip(writers, new):
                 answers[t][i] += tokens
+
+        # A stage ends before long texts do, so that finished ones leave the batch.
         left = [each for each in pending if unfinished(*each)]
         bar.update(len(pending) - len(left))
         pending = left
@@ -187,61 +192,100 @@ def write_texts(
     token each, and the caller continues them. If the reader reads rows alone, texts are decoded one
     after another.
     """
+    if reader.alone and len(at) > 1:
+        return _one_by_one(reader, states, at, room, choose, reading)
+    device, limit = reader.model.device, reading.batch_tokens
+    state, end, most = (torch.tensor(each, device=device) for each in (at, reading.eos_ids, room))
+    writer = torch.arange(len(state), device=device)
+    written = torch.full((len(state), max(room)), -1, device=device)
+    read = _read_states(reader, states, reading, max(room))
+
+    for step in range(max(room)):
+        logits = read.output.logits[:, -1]
+        token = choose(logits, None if read.sums is None else mean_of(read.sums), writer, state)
+        written[writer, step] = token
+
+        # Writers go on until their text ends or their room is used up.
+        going = ~torch.isin(token, end) & (step + 1 < most[writer])
+        writer = writer[going]
+
+        # Writers of one state that chose the same token share the next state.
+        size = logits.shape[-1]
+        begun, state = torch.unique((state * size + token)[going], return_inverse=True)
+
+        # States that no longer fit into a batch are left to the caller.
+        fit = len(begun) if limit is None else max(1, limit // (read.mask.shape[1] + 1))
+        if len(begun) > fit:
+            begun, fits = begun[:fit], state < fit
+            writer, state = writer[fits], state[fits]
+
+        if not len(writer):
+            break
+        read = _read_on(reader, read, begun // size, begun % size)
+    return [
+        tokens[: tokens.index(-1)] if tokens[-1] == -1 else tokens for tokens in written.tolist()
+    ]
+
+
+def _one_by_one(
+    reader: Reader, states: Sequence[State], at: Sequence[int], room: Sequence[int],
+    choose: Choose, reading: Reading,
+) -> list[list[int]]:  # fmt: skip
+    """Do the work of `write_texts` with one text at a time."""
 
     def for_writer(number: int) -> Choose:
         return lambda logits, z, writer, state: choose(logits, z, writer + number, state)
 
-    if reader.alone and len(at) > 1:
-        return [
-            write_texts(
-                reader,
-                [states[state]],
-                [0],
-                [room[number]],
-                for_writer(number),
-                reading,
-            )[0]
-            for number, state in enumerate(at)
-        ]
-    device, limit = reader.model.device, reading.batch_tokens
-    ids, mask = (tensor.to(device) for tensor in _left_padded(states, reading))
+    return [
+        write_texts(reader, [states[state]], [0], [room[number]], for_writer(number), reading)[0]
+        for number, state in enumerate(at)
+    ]
+
+
+@dataclass(frozen=True)
+class _Read:
+    """What the model has read of S states.
+
+    output: the model's, for the newest tokens; it holds the cache.
+    mask (S, L): visible tokens of the cache.
+    position (S, 1): of the newest token.
+    sums (S, R + 1): `prefix_sums` of all heads' projections over the visible tokens, or None.
+    """
+
+    output: Any
+    mask: Tensor
+    position: Tensor
+    sums: Tensor | None
+
+
+def _read_states(reader: Reader, states: Sequence[State], reading: Reading, more: int) -> _Read:
+    """Read prompts with their partial answers in one batch. `more` tokens may follow."""
     texts = [prompt + begun for prompt, begun in states]
-    state, end = (torch.tensor(numbers, device=device) for numbers in (at, reading.eos_ids))
-    written = torch.full((len(state), max(room)), -1, device=device)
-    writer, last = torch.arange(len(state), device=device), torch.tensor(room, device=device) - 1
-    position = (mask.cumsum(-1) - 1).clamp(min=0)
-    output, mask, sums = reader.prefill(texts, ids, position, mask, max(room))
+    ids, mask = (tensor.to(reader.model.device) for tensor in _left_padded(states, reading))
+    position = (mask.cumsum(-1) - 1).clamp(min=0)  # as `generate`: hidden tokens do not count
+    output, mask, sums = reader.prefill(texts, ids, position, mask, more)
+
     for layer in getattr(cache_of(output), "layers", ()):
         if type(layer) is DynamicLayer:  # other kinds move more than keys and values
             layer.__class__ = OneCopy
-    position = position[:, -1:]
-    for step in range(max(room)):
-        logits = output.logits[:, -1]
-        token = choose(logits, None if sums is None else mean_of(sums), writer, state)
-        written[writer, step] = token
-        going = ~torch.isin(token, end) & (step < last[writer])
-        begun, state = torch.unique((state * logits.shape[-1] + token)[going], return_inverse=True)
-        writer = writer[going]
-        if limit is not None and len(begun) * (mask.shape[1] + 1) > limit:
-            begun = begun[: max(1, limit // (mask.shape[1] + 1))]
-            writer, state = writer[state < len(begun)], state[state < len(begun)]
-        if not len(writer):
-            break
-        parent, token = begun // logits.shape[-1], begun % logits.shape[-1]
-        cache = cache_of(output)
-        if len(parent) != len(mask) or not torch.equal(
-            parent, torch.arange(len(mask), device=parent.device)
-        ):
-            # The only method that also moves the state of layers without keys.
-            cache.reorder_cache(parent)
-        mask = torch.cat([mask[parent], mask.new_ones(len(parent), 1)], dim=1)
-        position = position[parent] + 1
-        output, z = reader(token[:, None], position, attention_mask=mask, cache=cache)
-        if z is not None and sums is not None:
-            sums = sums[parent] + prefix_sums(z)[:, -1]
-    return [
-        tokens[: tokens.index(-1)] if tokens[-1] == -1 else tokens for tokens in written.tolist()
-    ]
+    return _Read(output, mask, position[:, -1:], sums)
+
+
+def _read_on(reader: Reader, read: _Read, parent: Tensor, token: Tensor) -> _Read:
+    """Read the next tokens (n,) of states `parent` (n,), and move the cache's rows to them."""
+    cache, mask = cache_of(read.output), read.mask
+    if len(parent) != len(mask) or not torch.equal(
+        parent, torch.arange(len(mask), device=parent.device)
+    ):
+        # The only method that also moves the state of layers without keys.
+        cache.reorder_cache(parent)
+
+    mask = torch.cat([mask[parent], mask.new_ones(len(parent), 1)], dim=1)
+    position, sums = read.position[parent] + 1, read.sums
+    output, z = reader(token[:, None], position, attention_mask=mask, cache=cache)
+    if z is not None and sums is not None:
+        sums = sums[parent] + prefix_sums(z)[:, -1]
+    return _Read(output, mask, position, sums)
 
 
 def _likeliest(reader: Reader, tilts: Sequence[Tilt]) -> Choose:
@@ -256,23 +300,22 @@ def _likeliest(reader: Reader, tilts: Sequence[Tilt]) -> Choose:
     )
     temperature = torch.tensor([T for _, T in tilts], dtype=torch.float32, device=device)
     whole = nn.ModuleDict({"base": reader.model, "heads": nn.ModuleList(heads)})
+    ranks = [head.rank for head in heads]
 
     def choose(logits: Tensor, z: Tensor | None, writer: Tensor, state: Tensor) -> Tensor:
-        score, token = (
-            of_states[state] for of_states in logits.float().max(-1)
-        )  # the result without a head, at any T
+        # The result without a head, at any T.
+        score, token = (of_states[state] for of_states in logits.float().max(-1))
+
         if z is not None:
-            rows = max(16, chunk_rows(logits))
-            T = temperature[writer, None]
+            rows, T = max(16, chunk_rows(logits)), temperature[writer, None]
             order = state.argsort()  # writers of one state together, so that log f is computed once
-            for number, (head, pooled) in enumerate(
-                zip(heads, z.split([head.rank for head in heads], -1))
-            ):
+            for number, (head, pooled) in enumerate(zip(heads, z.split(ranks, -1))):
                 for part in order[whose[writer[order]] == number].split(rows):
                     at, of = state[part].unique(return_inverse=True)
                     here, logf = logits[state[part]], head.logf(pooled[at])[of]
                     scores = tilted(here, [logf], [head], T[part], head.gate)
                     score[part], token[part] = scores.max(-1)
+
         check_finite(whole, score)
         return token
 
