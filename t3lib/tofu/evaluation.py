@@ -106,46 +106,64 @@ def score(
     chosen = [_checked(model, *tilt, sharpening) for tilt in (UNTILTED if tilts is None else tilts)]
     limit = context_length(model)
     encoded = {name: _encode_set(tokenizer, name, rows, limit) for name, rows in data.items()}
-    flat = [example for rows in encoded.values() for row in rows for example in row]
+    rows = [row for rows in encoded.values() for row in rows]
+    flat = [example for row in rows for example in row]
     check_ids(model, (example.ids for example in flat), pad_id(tokenizer))
-    first = [row[0] for rows in encoded.values() for row in rows]
     if scoring.generate:
         check_room(limit, max(example.n_prompt for example in flat), scoring.max_new_tokens)
     reading = Reading(
         pad_id(tokenizer), eos_ids(model, tokenizer), scoring.attention_mask, scoring.batch_tokens,
         scoring.progress,
     )  # fmt: skip
-    numbers = np.cumsum([0, *(len(row) for rows in encoded.values() for row in rows)])[:-1].tolist()
-    compared = numbers if scoring.generate else ()
+
+    # The first example of each row has the true answer.
+    first = np.cumsum([0, *(len(row) for row in rows)])[:-1].tolist()
+    true = [flat[index] for index in first]
+    answers = [answer_text(tokenizer, example.ids[example.n_prompt :]) for example in true]
+    compared = first if scoring.generate else ()
     losses, agreed = losses_and_agreed(model, flat, reading, chosen, compared)
+
+    # Each text begins with as much of the true answer as greedy decoding writes too.
     texts: list[list[str]] = []
     if scoring.generate:
-        prompts = [example.ids[: example.n_prompt] for example in first]
+        prompts = [example.ids[: example.n_prompt] for example in true]
         begun = [
-            [example.ids[example.n_prompt :][:n] for example, n in zip(first, of_tilt[numbers])]
+            [example.ids[example.n_prompt :][:n] for example, n in zip(true, of_tilt[first])]
             for of_tilt in agreed
         ]
         most = scoring.max_new_tokens
         written = greedy(model, prompts, reading, chosen, max_new_tokens=most, begun=begun)
-        texts = [[answer_text(tokenizer, ids) for ids in answers] for answers in written]
-    answers = [answer_text(tokenizer, example.ids[example.n_prompt :]) for example in first]
+        texts = [[answer_text(tokenizer, ids) for ids in of_tilt] for of_tilt in written]
+
     settings = {name: getattr(scoring, name) for name in ("attention_mask", "max_new_tokens")}
-    keys = {name: rows_key(rows) for name, rows in data.items()}
-    scored = []
-    for t, (_, T) in enumerate(chosen):
-        loss, answer = iter(losses[t].tolist()), iter(answers)
-        text = iter(texts[t] if texts else ())
-        sets = {
-            name: {
-                "losses": [list(islice(loss, len(row))) for row in rows],
-                "answers": list(islice(answer, len(rows))),
-                "texts": list(islice(text, len(rows))) if texts else None,
-            }
-            for name, rows in encoded.items()
+    common = {"rows": {name: rows_key(rows) for name, rows in data.items()}, "settings": settings}
+    return [
+        {"sets": _by_set(encoded, losses[t].tolist(), answers, texts[t] if texts else None)}
+        | {"T": None if tilts is None else T}
+        | common
+        for t, (_, T) in enumerate(chosen)
+    ]
+
+
+def _by_set(
+    encoded: Mapping[str, Sequence[Sequence[Example]]],
+    losses: Sequence[float],
+    answers: Sequence[str],
+    texts: Sequence[str] | None,
+) -> dict[str, Any]:
+    """Deal out what `score` computed of one tilt to the sets.
+
+    encoded: examples of every row by set. losses: of all examples. answers, texts: of all rows.
+    """
+    loss, answer, text = iter(losses), iter(answers), iter(texts or ())
+    return {
+        name: {
+            "losses": [list(islice(loss, len(row))) for row in rows],
+            "answers": list(islice(answer, len(rows))),
+            "texts": None if texts is None else list(islice(text, len(rows))),
         }
-        at = None if tilts is None else T
-        scored.append({"sets": sets, "T": at, "rows": keys, "settings": settings})
-    return scored
+        for name, rows in encoded.items()
+    }
 
 
 def metrics_of(
