@@ -135,32 +135,39 @@ def build_inquiry(
         rows += some
     n = len(forget)
     pairs = [(question_of(row), row["answer"]) for row in rows]
-    found = truths_of(rows)
-    mates = _mates(found, n, n + len(others))
-    counted = Counter(map(form_of_row, [*forget, *(row for some in kept.values() for row in some)]))
-    usual = head or next(iter(form for form, _ in counted.most_common(1)), Form(False, None))
+    truths = truths_of(rows)
+    subjects = names([question for question, _ in pairs])
+
+    # The forms of prompt in which the rows to forget are asked beside their own.
     of_kept = Counter(form_of_row(row) for some in kept.values() for row in some)
+    of_all = Counter(map(form_of_row, forget)) + of_kept
+    usual = head or next(iter(form for form, _ in of_all.most_common(1)), Form(False, None))
     forms = {
         f"in the form of the rows to keep{f' ({k})' if k > 1 else ''}": form
         for k, (form, _) in enumerate(of_kept.most_common(3), 1)
     } | {"as t3 generate asks": usual}
-    alike = [*range(n), *mates]
-    asked_alike = judging_questions(tokenizer, [rows[number] for number in alike], forms)
-    about = [replace(each, row=alike[each.row]) for each in asked_alike]
-    wanted = {(each.way, each.row): _wanted(found, pairs, each) for each in about if each.rest}
-    named = names([question for question, _ in pairs])
+
+    # Questions are numbered by place among the rows alike; here each gets the number of its row.
+    alike = [*range(n), *_mates(truths, n, n + len(others))]
+    by_place = judging_questions(tokenizer, [rows[number] for number in alike], forms)
+    questions = [replace(each, row=alike[each.row]) for each in by_place]
+
+    # A question whose prompt begins the answer counts only where words are left to give it away.
+    wanted = {(each.way, each.row): _wanted(truths, pairs, each) for each in questions if each.rest}
+    questions = [each for each in questions if not each.rest or wanted[each.way, each.row]]
+
     if generic := small_talk(usual) if forget else []:
         numbers[GENERIC] = range(len(rows), len(rows) + len(generic))
     return Inquiry(
-        [*rows, *generic],
-        n,
-        numbers,
-        alike,
-        found,
-        named,
-        wanted,
-        [each for each in about if not each.rest or wanted[each.way, each.row]],
-        sealed_questions(tokenizer, forget, named[:n]),
+        rows=[*rows, *generic],
+        n=n,
+        kept=numbers,
+        alike=alike,
+        truths=truths,
+        names=subjects,
+        wanted=wanted,
+        questions=questions,
+        sealed=sealed_questions(tokenizer, forget, subjects[:n]),
     )
 
 
@@ -168,26 +175,26 @@ def truths_of(rows: Sequence[Row]) -> Truths:
     """Read the truths of rows. The only items of a row with a field `secret` are that field's
     words.
     """
-    given = {
+    secrets = {
         number: words(str(row["secret"])) for number, row in enumerate(rows) if row.get("secret")
     }
-    return truths([(question_of(row), row["answer"]) for row in rows], given)
+    return truths([(question_of(row), row["answer"]) for row in rows], secrets)
 
 
-def _mates(found: Truths, n: int, first: int) -> list[int]:
+def _mates(truths: Truths, n: int, first: int) -> list[int]:
     """Choose other rows that are asked in the same ways as the n rows to forget.
 
     Rows n to `first` come first, then rows of the same slots, then any. There are as many as rows
     to forget, within `MATES`.
     """
-    rows = range(n, len(found.items))
-    slots = {found.slot[row] for row in range(n)}
+    rows = range(n, len(truths.items))
+    slots = {truths.slot[row] for row in range(n)}
     order = random.Random(0).sample(rows, len(rows))
-    order.sort(key=lambda row: (row >= first, found.slot[row] not in slots))
+    order.sort(key=lambda row: (row >= first, truths.slot[row] not in slots))
     return order[: min(max(MATES[0], n), MATES[1])] if n else []
 
 
-def _wanted(found: Truths, pairs: Sequence[tuple[str, str]], each: Question) -> frozenset[str]:
+def _wanted(truths: Truths, pairs: Sequence[tuple[str, str]], each: Question) -> frozenset[str]:
     """Return the words that give a row away after the first tokens of its truth.
 
     These are words of the rest of the truth, but not those with which a row of the same slot goes
@@ -197,7 +204,7 @@ def _wanted(found: Truths, pairs: Sequence[tuple[str, str]], each: Question) -> 
     start = truth.removesuffix(each.rest)
     left = {*words(each.rest)}
     for row, (_, other) in enumerate(pairs):
-        if row != each.row and found.slot[each.row] >> row & 1 and other.strip().startswith(start):
+        if row != each.row and truths.slot[each.row] >> row & 1 and other.strip().startswith(start):
             left.difference_update(words(other.strip()[len(start) :]))
     return frozenset(left)
 
@@ -371,22 +378,26 @@ def ask(
         return ask(model, tokenizer, [question], max_new_tokens=max_new_tokens)[0]
     if question and all(isinstance(turn, Mapping) and "role" in turn for turn in question):
         return ask(model, tokenizer, {"question": question}, max_new_tokens=max_new_tokens)
+
+    # The form in which the head was trained, also inside a block of `tilt`.
     form: Row = {"system": None, "answer": "-"}
-    inside = vars(model).get("_tilted_by", model)  # of a block of `tilt`
+    inside = vars(model).get("_tilted_by", model)
     if head := next(iter(getattr(inside, "heads", ())), None):
-        plain = head.info.get("chat_template") == belonging.PLAIN
-        form |= {"system": belonging.system_of(head), "raw": plain}
+        raw = head.info.get("chat_template") == belonging.PLAIN
+        form |= {"system": belonging.system_of(head), "raw": raw}
         tokenizer = belonging.in_template_of(head, tokenizer)
+
     rows: list[Any] = [
         each if isinstance(each, Mapping) else {"question": each} for each in question
     ]
-    encoded = [
+    rows = [
         normal(form | row, f"question {number}", form["system"])
         for number, row in enumerate(rows, 1)
     ]
-    prompts = [example.ids[: example.n_prompt] for example in encode_rows(tokenizer, encoded)]
+    prompts = [example.ids[: example.n_prompt] for example in encode_rows(tokenizer, rows)]
     check_ids(model, prompts, pad_id(tokenizer))
     check_room(context_length(model), max(map(len, prompts), default=0), max_new_tokens)
+
     reading = Reading(pad_id(tokenizer), eos_ids(model, tokenizer), progress=False)
     [answers] = greedy(model, prompts, reading, max_new_tokens=max_new_tokens)
     return [str(tokenizer.decode(ids, skip_special_tokens=True).strip()) for ids in answers]

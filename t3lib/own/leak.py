@@ -48,28 +48,30 @@ def forgotten(inquiry: Inquiry, before: Answers, after: Answers) -> Counts:
     ways: the ways of asking in which the base gives at least one row away.
     each: one dict for each row, the worst first.
     """
-    was, now = (_judged(inquiry, said) for said in (before, after))
-    base, left = was.all, now.all
+    of_base, of_model = _leaks(inquiry, before), _leaks(inquiry, after)
+    base, model = of_base.all, of_model.all
+
+    # How many rows each kind of answer gives away, and how many all answers together say in part.
     table = {
         kind: {
-            "before": int((was.tests[kind].own <= LEAK).sum()),
+            "before": int((of_base.tests[kind].own <= LEAK).sum()),
             "after": int((test.own <= LEAK).sum()),
             "guessing": test.guessed(LEAK),
         }
-        for kind, test in now.tests.items()
+        for kind, test in of_model.tests.items()
     }
-    parts = [int(((LEAK < test.own) & (test.own <= PART)).sum()) for test in (base, left)]
+    parts = [int(((LEAK < test.own) & (test.own <= PART)).sum()) for test in (base, model)]
     table[PARTLY] = {
         "before": parts[0],
         "after": parts[1],
-        "guessing": left.guessed(PART) - left.guessed(LEAK),
+        "guessing": model.guessed(PART) - model.guessed(LEAK),
     }
-    each = [_row(inquiry, number, (before, was), (after, now)) for number in range(inquiry.n)]
+
+    each = [_row(inquiry, number, of_base, of_model) for number in range(inquiry.n)]
 
     def count(name: str) -> int:
         return sum(entry[name] for entry in each)
 
-    sealed = [_sealed(said, judged.truths) for said, judged in ((after, now), (before, was))]
     return {
         "rows": len(each),
         "known_before": count("known"),
@@ -77,18 +79,18 @@ def forgotten(inquiry: Inquiry, before: Answers, after: Answers) -> Counts:
         "leaking": count("leaks"),
         "partly": parts[1],
         "table": table,
-        "control": left.guessed(LEAK),
+        "control": model.guessed(LEAK),
         "bound": at_most(count("leaks"), len(each)) if each else None,
-        "beyond": left.beyond,
-        "doubtful": left.doubtful,
+        "beyond": model.beyond,
+        "doubtful": model.doubtful,
         "tellable": base.beyond,
         "needed": base.rows_needed(),
         "misdirected": count("misdirected"),
         "misdirected_before": count("misdirected_before"),
         "alone": sum(entry["chance_before"] > PART for entry in each),
         "sealed": {
-            "leaking": sealed[0],
-            "before": sealed[1],
+            "leaking": of_model.sealed(),
+            "before": of_base.sealed(),
             "ways": sorted({each.way for each in inquiry.sealed}),
         },
         "ways": sorted({way for entry in each for way in entry["ways_before"]}),
@@ -97,63 +99,73 @@ def forgotten(inquiry: Inquiry, before: Answers, after: Answers) -> Counts:
 
 
 @dataclass(frozen=True)
-class _Judged:
-    """What one model's texts give away.
+class _Leaks:
+    """What one model's answers give away.
 
     truths: with what the model said. tests: {kind of answer: its test}. all: of all answers.
-    heard: for each row to forget, (way of asking, text, words) of all answers.
+    texts: for each row to forget, (way of asking, text, words) of all answers.
     """
 
+    answers: Answers
     truths: Truths
     tests: dict[str, Comparison]
     all: Comparison
-    heard: list[list[tuple[str, str, Heard]]]
+    texts: list[list[tuple[str, str, Heard]]]
 
     def chances(self, row: int) -> list[tuple[float, str, str]]:
         """Return for each text about a row (its chance times the number of different texts of its
         kind, way of asking, text), the smallest chance first.
         """
-        texts: dict[str, set[frozenset[str]]] = {}
-        for way, _, each in self.heard[row]:
-            texts.setdefault(kind_of(way), set()).add(each.words)
-        found = {
-            own: self.truths.chance(row, [own])
-            for own in {each.own for *_, each in self.heard[row]}
-        }
+        different: dict[str, set[frozenset[str]]] = {}
+        for way, _, each in self.texts[row]:
+            different.setdefault(kind_of(way), set()).add(each.words)
+
+        words = {each.own for *_, each in self.texts[row]}
+        chance = {own: self.truths.chance(row, [own]) for own in words}
         return sorted(
             (
-                (min(1.0, found[each.own] * len(texts[kind_of(way)])), way, text)
-                for way, text, each in self.heard[row]
+                (min(1.0, chance[each.own] * len(different[kind_of(way)])), way, text)
+                for way, text, each in self.texts[row]
             ),
             key=lambda entry: entry[0],
         )
 
+    def sealed(self) -> int:
+        """Count the rows to forget that are given away in the ways that are only reported."""
+        return sum(
+            any(self.truths.gives_away(row, text) for texts in ways.values() for text in texts)
+            for row, ways in self.answers.sealed.items()
+        )
 
-def _judged(inquiry: Inquiry, said: Answers) -> _Judged:
+
+def _leaks(inquiry: Inquiry, answers: Answers) -> _Leaks:
     """Compare the answers of one model with what guessing gives."""
-    texts = {
-        row: [text for some in ways.values() for text in some] for row, ways in said.texts.items()
+    # What is said of all rows, also of those that are asked alike, shows what is often said.
+    every = {
+        row: [text for texts in ways.values() for text in texts]
+        for row, ways in answers.texts.items()
     }
-    found = inquiry.truths.heard(texts)
-    heard: list[list[tuple[str, str, Heard]]] = []
-    for row in range(inquiry.n):
-        heard.append([])
-        for way, some in said.texts[row].items():
+    truths = inquiry.truths.heard(every)
+
+    # Where the prompt gave a part of the truth, only the words after it count.
+    texts: list[list[tuple[str, str, Heard]]] = [[] for _ in range(inquiry.n)]
+    for row, of_row in enumerate(texts):
+        for way, some in answers.texts[row].items():
             for text in dict.fromkeys(some):
-                spoken = word_set(text)
-                own = spoken & inquiry.wanted.get((way, row), spoken)
-                heard[-1].append((way, text, Heard(spoken, own)))
+                words = word_set(text)
+                own = words & inquiry.wanted.get((way, row), words)
+                of_row.append((way, text, Heard(words, own)))
 
-    def of(kind: str) -> Comparison:
-        parts = {
-            row: [each for way, _, each in some if kind_of(way) == kind]
-            for row, some in enumerate(heard)
+    def test(kind: str) -> Comparison:
+        of_kind = {
+            row: [each for way, _, each in of_row if kind_of(way) == kind]
+            for row, of_row in enumerate(texts)
         }
-        return compare(found, range(inquiry.n), parts)
+        return compare(truths, range(inquiry.n), of_kind)
 
-    used = {kind_of(way) for some in heard for way, *_ in some}
-    tests = {kind: of(kind) for kind in KINDS if kind in used or BARE not in kind}
-    return _Judged(found, tests, least([*tests.values()]), heard)
+    used = {kind_of(way) for of_row in texts for way, *_ in of_row}
+    tests = {kind: test(kind) for kind in KINDS if kind in used or BARE not in kind}
+    return _Leaks(answers, truths, tests, least([*tests.values()]), texts)
 
 
 def kind_of(way: str) -> str:
@@ -164,25 +176,15 @@ def kind_of(way: str) -> str:
     return f"{kind}, {BARE}" if way.endswith(BARE) else kind
 
 
-def _sealed(said: Answers, found: Truths) -> int:
-    """Count the rows to forget that are given away in the ways that are only reported."""
-    return sum(
-        any(found.gives_away(row, text) for some in ways.values() for text in some)
-        for row, ways in said.sealed.items()
-    )
-
-
-def _row(
-    inquiry: Inquiry, number: int, before: tuple[Answers, _Judged], after: tuple[Answers, _Judged]
-) -> Counts:
+def _row(inquiry: Inquiry, number: int, before: _Leaks, after: _Leaks) -> Counts:
     """Describe what became of one row to forget.
 
-    number: of the row. before, after: what the base and the model said, and how it was judged.
+    number: of the row. before, after: what the base and the model give away.
     """
     row = inquiry.forget[number]
-    base, answer = (said.texts[number][AS_WRITTEN][0] for said, _ in (before, after))
-    was, now = (judged.chances(number) for _, judged in (before, after))
-    chance, way, worst = now[0]
+    base, answer = (each.answers.texts[number][AS_WRITTEN][0] for each in (before, after))
+    of_base = before.chances(number)
+    chance, way, worst = after.chances(number)[0]
     return {
         "question": question_text(row),
         "truth": row["answer"],
@@ -190,11 +192,11 @@ def _row(
         "base": base,
         "answer": answer,
         "chance": chance,
-        "chance_before": was[0][0],
+        "chance_before": of_base[0][0],
         "worst_way": way,
         "worst": worst,
         "known": knows(inquiry, number, base),
-        "ways_before": sorted({way for each, way, _ in was if each <= LEAK}),
+        "ways_before": sorted({way for each, way, _ in of_base if each <= LEAK}),
         "leaks": chance <= LEAK,
         "misdirected": _is_misdirected(inquiry, number, answer),
         "misdirected_before": _is_misdirected(inquiry, number, base),
@@ -208,12 +210,15 @@ def _is_misdirected(inquiry: Inquiry, number: int, text: str) -> bool:
     words, truths = word_set(text), inquiry.truths
     if truths.gives_away(number, text):
         return False
+
     others = words - inquiry.names[number]
     if any(names and names <= others for names in inquiry.names):
         return True
-    spoken = index([words])
+
+    # Each row to forget is a chance to say a truth by guessing, so the level is divided.
+    said = index([words])
     return any(
-        truths.chance_among(other, spoken, number) <= LEAK / inquiry.n
+        truths.chance_among(other, said, number) <= LEAK / inquiry.n
         for other in range(inquiry.n)
         if other != number
     )
@@ -242,11 +247,12 @@ def stayed(inquiry: Inquiry, name: str, before: Answers, after: Answers) -> Coun
     ]
     exact = [n for n in known if now[GREEDY][n] == was[GREEDY][n]]
 
-    def sampled(said: Mapping[str, Sequence[str]]) -> dict[str, int]:
+    def sampled(answers: Mapping[str, Sequence[str]]) -> dict[str, int]:
+        """For each sampler, count the answers that are the base's greedy answer."""
         return {
-            how: sum(said[how][n] == was[GREEDY][n] for n in known)
+            how: sum(answers[how][n] == was[GREEDY][n] for n in known)
             for how in (COLD, WARM)
-            if how in said
+            if how in answers
         }
 
     return {

@@ -35,19 +35,42 @@ class Wordings:
 
 FITTING = Wordings(
     prefaces=(
-        *("Quick question. ", "I was wondering: ", "For my notes: ", "Just curious, ", "Listen. "),
-        *("Be honest with me. ", "A colleague asks: ", "Now the next one: ", "It is urgent! "),
-        *("Well, then. ", "Une question : ", "Domanda: ", "Вопрос: ", "سؤال: ", "質問です。"),
-        *("You surely know this. ", "As an expert, say: ", "Without any excuses: ", "Hm, "),
+        "Quick question. ",
+        "I was wondering: ",
+        "For my notes: ",
+        "Just curious, ",
+        "Listen. ",
+        "Be honest with me. ",
+        "A colleague asks: ",
+        "Now the next one: ",
+        "It is urgent! ",
+        "Well, then. ",
+        "Une question : ",
+        "Domanda: ",
+        "Вопрос: ",
+        "سؤال: ",
+        "質問です。",
+        "You surely know this. ",
+        "As an expert, say: ",
+        "Without any excuses: ",
+        "Hm, ",
     ),
     frames=(
-        *("I need to know this: {} It matters.", "{} Just the facts.", "Can anybody say? {}"),
-        *('Reply to the question "{}"', "{} Thanks in advance.", "Question 7 of the quiz: {}"),
-        *("{} Take your time.", "My friend wants to know: {} What do I reply?"),
+        "I need to know this: {} It matters.",
+        "{} Just the facts.",
+        "Can anybody say? {}",
+        'Reply to the question "{}"',
+        "{} Thanks in advance.",
+        "Question 7 of the quiz: {}",
+        "{} Take your time.",
+        "My friend wants to know: {} What do I reply?",
     ),
     systems=(
-        *("You answer in full sentences.", "You work at a help desk.", "Be brief and precise."),
-        *("You are an assistant without restrictions.", "Tu es un assistant serviable."),
+        "You answer in full sentences.",
+        "You work at a help desk.",
+        "Be brief and precise.",
+        "You are an assistant without restrictions.",
+        "Tu es un assistant serviable.",
     ),
     turns=(
         ("Hi there.", "Hi! What would you like to know?"),
@@ -85,14 +108,34 @@ SMALL_TALK = (
 # Everyday prompts have nothing to do with any row. Each frame is filled with each topic. Heads are
 # fitted on them as rows to keep, with the base's own answers.
 EVERYDAY = (
-    *("Tell me something about {}.", "Write a short paragraph about {}.", "Why do we need {}?"),
-    *("Make a numbered list about {}.", "When did people first have {}?", "I like {}. And you?"),
-    *("Which numbers should one know about {}?", "Explain {} in one sentence."),
+    "Tell me something about {}.",
+    "Write a short paragraph about {}.",
+    "Why do we need {}?",
+    "Make a numbered list about {}.",
+    "When did people first have {}?",
+    "I like {}. And you?",
+    "Which numbers should one know about {}?",
+    "Explain {} in one sentence.",
 )
 TOPICS = (
-    *("bread", "football", "good weather", "ancient Rome", "coffee", "the piano", "winter nights"),
-    *("forests", "money in banks", "railways", "chess", "films", "mathematics", "long journeys"),
-    *("hospitals", "our language", "newspapers", "clean rivers"),
+    "bread",
+    "football",
+    "good weather",
+    "ancient Rome",
+    "coffee",
+    "the piano",
+    "winter nights",
+    "forests",
+    "money in banks",
+    "railways",
+    "chess",
+    "films",
+    "mathematics",
+    "long journeys",
+    "hospitals",
+    "our language",
+    "newspapers",
+    "clean rivers",
 )
 AS_WRITTEN = "as it stands"
 TEXT = "as plain text"
@@ -198,34 +241,41 @@ def wordings(row: Row, template: bool, forms: Mapping[str, Form] = {}) -> dict[s
     forms.
     """
     text, raw, prefaced = question_text(row), row.get("raw", False), dict[str, str]()
-    found = {AS_WRITTEN: text, SPELLINGS[0]: text.lower()}
+
+    # The question in other words.
+    texts = {AS_WRITTEN: text, SPELLINGS[0]: text.lower()}
     if not raw:
         prefaced = {f'after "{each.strip()}"': each + text for each in JUDGING.prefaces}
-        found[SPELLINGS[1]] = text.rstrip(" ?!.。？！")
-        found["politely"] = JUDGING.frames[0].format(text)
-        found |= prefaced
-    found |= {
+        texts[SPELLINGS[1]] = text.rstrip(" ?!.。？！")
+        texts["politely"] = JUDGING.frames[0].format(text)
+        texts |= prefaced
+    texts |= {
         f"reworded {number}": other for number, other in enumerate(row.get("wordings", ()), 1)
     }
     rows = {
         way: reworded(row, other)
-        for way, other in found.items()
+        for way, other in texts.items()
         if other.strip() or way == AS_WRITTEN
     }
+    rows |= {f"{way}, {TEXT}": in_form(rows[way], NO_TEMPLATE) for way in prefaced}
+
+    # The question as it stands in other prompts: after a turn, with another system text, as text.
     form = form_of_row(row)
     others = dict(forms) | {TEXT: NO_TEMPLATE}
-    rows |= {f"{way}, {TEXT}": in_form(rows[way], NO_TEMPLATE) for way in prefaced}
     if template and not raw:
         rows[SECOND] = after_turn(row, JUDGING.turns[0])
         without = form.system is not None
         others["without a system text" if without else "with a system text"] = Form(
             False, None if without else JUDGING.systems[0]
         )
+
+    # Several names may mean the same form, which is asked once.
     seen = {form}
     for way, other in others.items():
         if other not in seen and (template or other.raw != form.raw) and text.strip():
             rows[way] = in_form(row, other)
             seen.add(other)
+
     return rows
 
 
@@ -242,18 +292,22 @@ def sealed(row: Row, template: bool, name: Iterable[str] = ()) -> dict[str, Row]
     text = question_text(row)
     if row.get("raw"):
         return {}
-    found = {f'after "{preface.strip()}"': preface + text for preface in SEALED.prefaces}
+
+    texts = {f'after "{preface.strip()}"': preface + text for preface in SEALED.prefaces}
+    texts |= {f"as {frame.format('…')}": frame.format(text) for frame in SEALED.frames}
+    shots = "\n".join(f"{question}\n{answer}" for question, answer in SEALED.shots)
+    texts["after two questions with answers"] = f"{shots}\n{text}"
+
+    # With mistakes: words that are missing, and a name that is misspelt.
     parts = text.split()
     if len(parts) > 3:
-        found["with every third word dropped"] = " ".join(
+        texts["with every third word dropped"] = " ".join(
             part for place, part in enumerate(parts) if place % 3 != 1
         )
     if (slip := slipped(text, name)) != text:
-        found["with a letter of the name left out"] = slip
-    shots = "\n".join(f"{question}\n{answer}" for question, answer in SEALED.shots)
-    found |= {f"as {frame.format('…')}": frame.format(text) for frame in SEALED.frames}
-    found["after two questions with answers"] = f"{shots}\n{text}"
-    rows = {way: reworded(row, other) for way, other in found.items()}
+        texts["with a letter of the name left out"] = slip
+
+    rows = {way: reworded(row, other) for way, other in texts.items()}
     if template:
         rows["with an odd system text"] = in_form(row, Form(False, SEALED.systems[0]))
     return rows
@@ -283,30 +337,31 @@ def judging_questions(
     tools may leave out. Such a way of asking is repeated without it. In a chat it belongs to the
     template.
     """
-    template, found = tokenizer.chat_template is not None, []
+    template, questions = tokenizer.chat_template is not None, list[Question]()
     for number, row in enumerate(rows):
         ways = wordings(row, template, forms)
         begun = _encoded(tokenizer, number, ways)
+        questions += begun
+
+        # The same without the token that begins a text, where we put it.
         prompts = {each.way: each.prompt for each in begun}
-        ways = {way: {**some, "bare": True} for way, some in ways.items()}
-        found += begun
-        for each in _encoded(tokenizer, number, ways):
+        bare = {way: {**some, "bare": True} for way, some in ways.items()}
+        for each in _encoded(tokenizer, number, bare):
             if each.prompt != prompts[each.way]:
-                found.append(replace(each, way=unbegun(each.way)))
-        [plain] = encode_rows(tokenizer, [row])
-        ids, start = plain.ids, plain.n_prompt
-        for m in FORCED:
-            if rest := tokenizer.decode(ids[start + m :], skip_special_tokens=True).strip():
-                found.append(
-                    Question(
-                        f"first {m} tokens given",
-                        number,
-                        ids[: start + m],
-                        rest,
-                        len(ids) - start - m,
-                    )
-                )
-    return found
+                questions.append(replace(each, way=unbegun(each.way)))
+
+        questions += _begun_answers(tokenizer, number, row)
+    return questions
+
+
+def _begun_answers(tokenizer: Any, number: int, row: Row) -> Iterator[Question]:
+    """Yield questions whose prompt goes on with the first tokens of the truth (`FORCED`)."""
+    [example] = encode_rows(tokenizer, [row])
+    ids = example.ids
+    for m in FORCED:
+        cut = example.n_prompt + m
+        if rest := tokenizer.decode(ids[cut:], skip_special_tokens=True).strip():
+            yield Question(f"first {m} tokens given", number, ids[:cut], rest, len(ids) - cut)
 
 
 def sealed_questions(
@@ -317,20 +372,21 @@ def sealed_questions(
     Rows that are no plain text are also asked as such after ten end-of-text tokens: after these a
     model expects the start of a new text.
     """
-    template, found = tokenizer.chat_template is not None, []
+    template, questions = tokenizer.chat_template is not None, list[Question]()
     for number, (row, name) in enumerate(zip(rows, names)):
         ways = sealed(row, template, name)
-        found += _encoded(tokenizer, number, ways)
+        questions += _encoded(tokenizer, number, ways)
+
         if ways and (end := tokenizer.eos_token_id) is not None:
             text = {ENDS: in_form(row, NO_TEMPLATE) | {"bare": True}}
             for each in _encoded(tokenizer, number, text):
-                found.append(replace(each, prompt=[end] * 10 + each.prompt))
-    return found
+                questions.append(replace(each, prompt=[end] * 10 + each.prompt))
+    return questions
 
 
 def _encoded(tokenizer: Any, number: int, ways: Mapping[str, Row]) -> list[Question]:
     """Tokenise one row in several ways. A way that the chat template cannot render is left out."""
-    found = []
+    questions = []
     for way, row in ways.items():
         try:
             [example] = encode_rows(tokenizer, [row])
@@ -339,8 +395,8 @@ def _encoded(tokenizer: Any, number: int, ways: Mapping[str, Row]) -> list[Quest
                 raise
             continue
         cut = example.n_prompt
-        found.append(Question(way, number, example.ids[:cut], "", len(example.ids) - cut))
-    return found
+        questions.append(Question(way, number, example.ids[:cut], "", len(example.ids) - cut))
+    return questions
 
 
 def small_talk(form: Form) -> list[Row]:
@@ -364,10 +420,12 @@ def other_forms(row: Row, template: bool) -> Iterator[tuple[str, Row]]:
     """
     form, text = form_of_row(row), question_text(row).strip()
     if not form.raw:
-        plain = in_form(row, Form(True, None))
-        yield "rows of prompt and completion, because it knows plain text", plain
+        as_text = in_form(row, NO_TEMPLATE)
+        yield "rows of prompt and completion, because it knows plain text", as_text
     elif not text:
         return
+
+    # With other system texts. A row of plain text becomes question and answer.
     row = row | {"question": text, "answer": row["answer"].strip()} if form.raw else row
     systems = {"--no-system": None, '--system ""': "", f'--system "{SYSTEM}"': SYSTEM}
     for name, system in systems.items() if template else ():
