@@ -39,19 +39,20 @@ LAB: dict[str, set[str]] = {
     "identity": {"files"},
     "results": {"identity", "names"},
     "profiles": {"files", "names"},
+    "theory": set(),
     "world": {"files", "identity"},
     "audit": set(),
     "study": {"audit", "files", "identity", "names", "profiles", "results", "world"},
     "bench": {"study"},
-    "explore": {"profiles", "world", "study", "report.look", "report.render"},
-    "report": {"names", "results"},
-    "claims": {"names", "results", "report"},
+    "explore": {"profiles", "theory", "world", "study", "report.look", "report.render"},
+    "report": {"names", "results", "theory"},
+    "claims": {"names", "report", "results", "theory"},
     "grid": {"files", "identity", "profiles"},
     "script": {"grid", "profiles", "results"},
     "given": {"profiles", "results", "script", "study", "world"},
 }
 LAB["cli"] = set(LAB)
-WITHOUT_TORCH = ("theory", "lab.report", "lab.claims", "lab.grid")
+WITHOUT_TORCH = ("theory", "lab.theory", "lab.report", "lab.claims", "lab.grid")
 
 
 def name_of(path: Path) -> str:

@@ -16,16 +16,18 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from t3lab.files import read_yaml
-from t3lab.names import SOURCES, SPLITS
+from t3lab.names import RETRAINED, SOURCES, SPLITS
 from t3lib.baselines.losses import DEFAULTS, METHODS, settings_of
 from t3lib.core.errors import UserError, printable
 from t3lib.core.files import project_root
-from t3lib.core.settings import BOUNDS, CHOICES, WORLD, as_number
+from t3lib.core.settings import BOUNDS, CHOICES, as_number
 
 NAME = re.compile(
     r"[A-Za-z0-9][A-Za-z0-9_.-]*"
 )  # the profile's name is also the name of a folder in results/
 SCOPE = re.compile(rf"({'|'.join(DEFAULTS)})(/({'|'.join(SPLITS)})(/\d+(\.\d+)?)?)?")
+
+WORLD = ("data", "stage", "models", "evaluation", "load")  # what `study.open_study` reads
 
 Profile = dict[str, Any]  # the keys of defaults.yaml and `name`
 
@@ -244,3 +246,25 @@ def _over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
         if isinstance(value, dict) and isinstance(below.get(key), dict)
     }
     return below | above | both
+
+
+def hyper_of(
+    hyper: Mapping[str, Mapping[str, Any]], method: str, split: str, T: float | None = None
+) -> dict[str, Any]:
+    """Return the settings of a method on a split (and at temperature T) as {name: value}.
+
+    hyper: maps the keys METHOD, METHOD/SPLIT and METHOD/SPLIT/T to settings. Values of a later key
+    replace those of an earlier one.
+    """
+    keys = [method, f"{method}/{split}"] + ([f"{method}/{split}/{T:g}"] if T is not None else [])
+    return {name: value for key in keys for name, value in hyper.get(key, {}).items()}
+
+
+def seeds_of(method: str, seeds: Sequence[int]) -> list[int]:
+    """Return the seeds that a method runs with when `seeds` are requested.
+
+    Original has none, because nothing in it is random. Retrained has one base model for each
+    requested seed, numbered 1, 2, … up to `RETRAINED`.
+    """
+    of_bases = list(range(1, 1 + min(len(seeds), RETRAINED)))
+    return {"Original": [], "Retrained": of_bases}.get(method, list(seeds))

@@ -40,6 +40,7 @@ from t3lab import profiles, results, script
 from t3lab.audit import run
 from t3lab.audit.facts import row_truths
 from t3lab.audit.recognition import recognized
+from t3lab.profiles import WORLD, hyper_of
 from t3lab.report import render
 from t3lab.study.methods import Subject, dialled, load_models, retrained, subject
 from t3lab.study.study import Loaded, Study, open_study
@@ -53,7 +54,6 @@ from t3lib.cli import names, whole_numbers
 from t3lib.core.files import read_json, write_json
 from t3lib.core.models import load_model, pad_id
 from t3lib.core.rows import Row, encode_rows
-from t3lib.core.settings import WORLD, hyper_of
 from t3lib.own.answers import build_inquiry, greedy_texts
 from t3lib.own.questions import JUDGING
 from t3lib.own.truths import LEAK, word_set

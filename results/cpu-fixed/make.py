@@ -23,13 +23,13 @@ import numpy as np
 import pandas as pd
 
 from t3lab import profiles, results, script
+from t3lab.profiles import WORLD, hyper_of, seeds_of
 from t3lab.report import render
 from t3lab.results import HELD_OUT
 from t3lab.study.methods import run_method
 from t3lab.study.study import open_study
 from t3lab.study.tune import tune_t3
 from t3lib.core.files import write_json
-from t3lib.core.settings import WORLD, hyper_of, seeds_of
 
 REDRAWN, FIXED, RETUNED, KEPT = "redrawn", "fixed", "fixed, retuned", "fixed, most kept"
 COMPETITIVE = 0.5  # of the best Forget Quality, as in the claim on MU-ROUGE

@@ -32,6 +32,7 @@ from matplotlib.figure import Figure
 from t3lab import profiles, results, script
 from t3lab.files import read_yaml
 from t3lab.names import SPLITS
+from t3lab.profiles import WORLD
 from t3lab.report import render, tables
 from t3lab.report.look import COLOURS, STYLE, panels
 from t3lab.report.order import adjusted, interval, judged
@@ -41,7 +42,6 @@ from t3lab.study.study import open_study
 from t3lib.core.errors import UserError
 from t3lib.core.files import project_root, read_json, write_json
 from t3lib.core.progress import progress_bar
-from t3lib.core.settings import WORLD
 
 # The measures of the tables: {column of a run: (title of its panel, whether more is better)}.
 # Forget Quality is a p-value, so it has no mean over worlds; worlds_each has every value.

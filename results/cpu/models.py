@@ -14,6 +14,7 @@ from typing import Any
 from unittest.mock import patch
 
 from t3lab import profiles, results, script
+from t3lab.profiles import WORLD, hyper_of
 from t3lab.study.study import Study, open_study
 from t3lab.study.unlearned import unlearned_key
 from t3lab.world import bases
@@ -21,7 +22,6 @@ from t3lib.classifier.head import T3Head
 from t3lib.core.errors import UserError
 from t3lib.core.files import cache_dir, model_identity, project_root, read_json
 from t3lib.core.rows import encode_rows
-from t3lib.core.settings import WORLD, hyper_of
 from t3lib.sampler import belonging
 
 SPLIT, SEED = "forget10", 1  # of the head

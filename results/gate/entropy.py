@@ -21,12 +21,12 @@ from scipy.stats import mannwhitneyu
 
 from t3lab import profiles, script
 from t3lab.names import SPLITS
+from t3lab.profiles import WORLD, hyper_of
 from t3lab.report import render
 from t3lab.study.methods import load_models, subject
 from t3lab.study.study import Loaded, Study, open_study
 from t3lib.core.files import project_root
 from t3lib.core.rows import Row, encode_rows
-from t3lib.core.settings import WORLD, hyper_of
 from t3lib.sampler.tilt import T3ForCausalLM
 
 # name: (method, its seed, changes of its settings); another T also has its own learning rate

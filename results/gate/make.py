@@ -23,6 +23,7 @@ from typing import Any
 import pandas as pd
 
 from t3lab import profiles, results, script
+from t3lab.profiles import WORLD, hyper_of, seeds_of
 from t3lab.report import plots_gate, render
 from t3lab.report.tables import OWN_RATE
 from t3lab.results import HELD_OUT
@@ -32,7 +33,6 @@ from t3lab.study.study import Study, open_study
 from t3lab.study.tune import tune_t3, write_choice
 from t3lib.baselines.losses import settings_of
 from t3lib.core.files import write_json
-from t3lib.core.settings import WORLD, hyper_of, seeds_of
 
 GATES = (0.5, 0.9, 0.99)
 # name: which values of T3's own settings beside the paper's are searched

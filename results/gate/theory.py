@@ -22,9 +22,9 @@ import pandas as pd
 
 from t3lab import script
 from t3lab.report import plots_gate, render
+from t3lab.theory.experiments import fit_trials
 from t3lib.core.files import project_root
 from t3lib.theory import quadrature
-from t3lib.theory.experiments import fit_trials
 from t3lib.theory.mixture import GaussianMixture, log_probabilities
 from t3lib.theory.quadrature import Array
 

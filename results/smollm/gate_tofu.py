@@ -28,12 +28,12 @@ from price import along, questions
 from t3lab import profiles, results, script
 from t3lab.audit import run as audit
 from t3lab.explore.stories import written
+from t3lab.profiles import WORLD, hyper_of
 from t3lab.report import render
 from t3lab.report.tables import OURS, OWN_RATE
 from t3lab.study.methods import Subject, evaluated, load_models, subject
 from t3lab.study.study import Study, open_study, scored
 from t3lib.core.files import project_root, write_json
-from t3lib.core.settings import WORLD, hyper_of
 from t3lib.tofu.evaluation import metrics_of
 from t3lib.tofu.likelihood import UNTILTED
 from t3lib.tofu.metrics import by_column

@@ -21,6 +21,7 @@ import torch
 
 from t3lab import profiles, results, script
 from t3lab.explore.stories import first_sentence, written
+from t3lab.profiles import WORLD, hyper_of
 from t3lab.report import render
 from t3lab.study.study import Study, open_study
 from t3lab.study.unlearned import head_settings, t3_features
@@ -29,7 +30,6 @@ from t3lib.classifier.head import T3Head
 from t3lib.core.files import project_root, read_json
 from t3lib.core.models import load_model, pad_id
 from t3lib.core.rows import Row, encode_rows
-from t3lib.core.settings import WORLD, hyper_of
 from t3lib.own.questions import SMALL_TALK
 from t3lib.sampler.tilt import T3ForCausalLM, temperature_at, tilted
 from t3lib.tofu.likelihood import Reading, answer_positions

@@ -16,12 +16,12 @@ import pandas as pd
 from transformers import PreTrainedModel
 
 from t3lab import profiles, results, script
+from t3lab.profiles import WORLD, hyper_of
 from t3lab.report import render
 from t3lab.study.methods import load_models, subject
 from t3lab.study.study import Study, open_study
 from t3lib.core.files import write_json
 from t3lib.core.rows import encode_rows
-from t3lib.core.settings import WORLD, hyper_of
 from t3lib.sampler.tilt import T3ForCausalLM
 from t3lib.tofu.samples import sample_answers
 

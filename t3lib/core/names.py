@@ -1,7 +1,6 @@
 """Names of TOFU that several modules share. Imports nothing."""
 
 RETAIN_OF = {"forget01": "retain99", "forget05": "retain95", "forget10": "retain90"}
-RETRAINED = 3  # at most so many retrained models for each split, beside the reference
 # TOFU itself.
 HUB_DATA = {
     "path": "locuslab/TOFU",

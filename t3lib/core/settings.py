@@ -5,13 +5,12 @@ command line and the arguments of `fit_head` replace single values. The default 
 baseline are in `baselines.losses`. Imports no torch.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from numbers import Integral, Real
 from typing import Any
 
 from t3lib.core.errors import UserError, printable
-from t3lib.core.names import RETRAINED
 
 TEMPERATURE = 2.5  # T
 
@@ -190,28 +189,3 @@ def check_temperature(temperature: Any, *, allow_sharpening: bool = False) -> fl
             " (in Python) permits it"
         )
     return float(temperature)
-
-
-WORLD = ("data", "stage", "models", "evaluation", "load")  # what `study.open_study` reads
-
-
-def hyper_of(
-    hyper: Mapping[str, Mapping[str, Any]], method: str, split: str, T: float | None = None
-) -> dict[str, Any]:
-    """Return the settings of a method on a split (and at temperature T) as {name: value}.
-
-    hyper: maps the keys METHOD, METHOD/SPLIT and METHOD/SPLIT/T to settings. Values of a later key
-    replace those of an earlier one.
-    """
-    keys = [method, f"{method}/{split}"] + ([f"{method}/{split}/{T:g}"] if T is not None else [])
-    return {name: value for key in keys for name, value in hyper.get(key, {}).items()}
-
-
-def seeds_of(method: str, seeds: Sequence[int]) -> list[int]:
-    """Return the seeds that a method runs with when `seeds` are requested.
-
-    Original has none, because nothing in it is random. Retrained has one base model for each
-    requested seed, numbered 1, 2, … up to `RETRAINED`.
-    """
-    of_bases = list(range(1, 1 + min(len(seeds), RETRAINED)))
-    return {"Original": [], "Retrained": of_bases}.get(method, list(seeds))

@@ -11,10 +11,9 @@ identities   tempering and sharpening, class imbalance (Appendix D), maximum ent
     tails (Remark 3.2)
 logistic     the regularised logistic regression of Eq. 3 for many data sets at once
 quadrature   numerical integration that resolves narrow densities and steep classifiers
-experiments  Experiments 1 and 2 (Appendix E) as tables
-table        every bound beside the error it bounds, as tables
 
-The functions of the first five can be imported from here.
+The functions of the first five can be imported from here. The tables of notebook 01 are made by
+`t3lab.theory`.
 """
 
 # ruff: noqa: F401 (every name imported here from theory's modules is public, see __all__)

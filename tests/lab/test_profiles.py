@@ -6,7 +6,6 @@ from fabricate import PROFILE_DEFAULTS
 from t3lab import profiles, results
 from t3lab.files import read_yaml
 from t3lab.world.bases import Stage
-from t3lib.core import settings as core_settings
 from t3lib.core.errors import UserError
 
 
@@ -37,9 +36,9 @@ def test_differences_are_laid_over_the_defaults(folder):
         "beta": 0.1,
     }  # 2e-5 is a number, though YAML 1.1 says text
     hyper = profile["hyper"]
-    assert core_settings.hyper_of(hyper, "T3", "forget05") == {"lr": 1e-3, "temperature": 2.5}
-    assert core_settings.hyper_of(hyper, "T3", "forget10") == {"lr": 5e-4, "temperature": 2.5}
-    assert core_settings.hyper_of(hyper, "Original", "forget10") == {}
+    assert profiles.hyper_of(hyper, "T3", "forget05") == {"lr": 1e-3, "temperature": 2.5}
+    assert profiles.hyper_of(hyper, "T3", "forget10") == {"lr": 5e-4, "temperature": 2.5}
+    assert profiles.hyper_of(hyper, "Original", "forget10") == {}
 
 
 def test_tuned_values_lie_over_the_profile_and_by_temperature_over_both(folder):
@@ -50,9 +49,9 @@ def test_tuned_values_lie_over_the_profile_and_by_temperature_over_both(folder):
     )
     profile = load(folder, "hyper: {T3/forget10: {lr: 0.001, temperature: 2.0}}")
     hyper = profile["hyper"]
-    assert core_settings.hyper_of(hyper, "T3", "forget10") == {"lr": 0.01, "temperature": 2.0}
-    assert core_settings.hyper_of(hyper, "T3", "forget10", 2.0) == {"lr": 0.02, "temperature": 2.0}
-    assert core_settings.hyper_of(hyper, "T3", "forget10", 1.5) == {"lr": 0.01, "temperature": 2.0}
+    assert profiles.hyper_of(hyper, "T3", "forget10") == {"lr": 0.01, "temperature": 2.0}
+    assert profiles.hyper_of(hyper, "T3", "forget10", 2.0) == {"lr": 0.02, "temperature": 2.0}
+    assert profiles.hyper_of(hyper, "T3", "forget10", 1.5) == {"lr": 0.01, "temperature": 2.0}
     (folder / "tuned" / "mine.yaml").write_text("T3/forget10: {lr: 0.01}\n")
     with pytest.raises(UserError, match="needs a mapping 'chosen'"):
         profiles.load_profile("mine", folder)
@@ -124,5 +123,5 @@ def test_a_notebooks_world_and_settings_are_checked_as_a_profile_is(world, hyper
 
 def test_which_seeds_a_method_runs_with():
     wanted = {"Original": [], "Retrained": [1, 2, 3], "NPO": [3, 4, 5, 6]}
-    assert {method: core_settings.seeds_of(method, [3, 4, 5, 6]) for method in wanted} == wanted
-    assert core_settings.seeds_of("Retrained", [7, 8]) == [1, 2], "bases have seeds of their own"
+    assert {method: profiles.seeds_of(method, [3, 4, 5, 6]) for method in wanted} == wanted
+    assert profiles.seeds_of("Retrained", [7, 8]) == [1, 2], "bases have seeds of their own"

@@ -13,8 +13,8 @@ import torch
 from conftest import ROOT
 from scipy.stats import norm
 
+from t3lab.theory.experiments import fit_trials
 from t3lib.classifier.head import T3Head
-from t3lib.theory.experiments import fit_trials
 from t3lib.theory.mixture import GaussianMixture
 
 RESULTS = ROOT / "results"

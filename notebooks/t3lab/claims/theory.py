@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from t3lab.claims.findings import Finding, Missing, Tables
-from t3lib.theory.experiments import V_F
+from t3lab.theory.experiments import V_F
 from t3lib.theory.mixture import GaussianMixture
 
 TS = (1.5, 2.0, 3.0)

@@ -8,7 +8,7 @@ import pandas as pd
 
 from t3lab.explore import widget
 from t3lab.report.render import Html
-from t3lib.theory.experiments import sample
+from t3lab.theory.experiments import sample
 from t3lib.theory.logistic import fit_logistic
 from t3lib.theory.mixture import GaussianMixture
 

@@ -20,12 +20,11 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from t3lab.identity import code_key, notebook_key, versions
-from t3lab.profiles import Profile, one_line, tuned_path
+from t3lab.profiles import WORLD, Profile, one_line, seeds_of, tuned_path
 from t3lib.baselines.losses import METHODS
 from t3lib.core.errors import UserError
 from t3lib.core.files import content_key, folder_key, model_identity, project_root, sha256_file
 from t3lib.core.names import RETAIN_OF
-from t3lib.core.settings import WORLD, seeds_of
 
 TOGETHER = "together"  # in the name of a job for several methods, in place of the method
 DRAWING = "t3lab.report"  # the code of figures, tables and pages

@@ -17,11 +17,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
 
 from t3lab.report.look import PLAIN, STYLE, WHOLE, Look, few_ticks, panels, with_error, with_key
+from t3lab.theory.experiments import Fits
+from t3lab.theory.table import LOWER, N
 from t3lib import theory
-from t3lib.theory.experiments import Fits
 from t3lib.theory.logistic import probability
 from t3lib.theory.quadrature import Array
-from t3lib.theory.table import LOWER, N
 
 PURPLE, BLUE, YELLOW, RED = "#6a3d9a", "#2f7fc1", "#dda200", "#d1495b"
 MARKERS = "osD^vP"

@@ -12,14 +12,13 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from t3lab.profiles import one_line, or_smoke, parameter
+from t3lab.profiles import WORLD, hyper_of, one_line, or_smoke, parameter, seeds_of
 from t3lab.results import forget_peak_memory, made_with, write_audit, write_run
 from t3lab.study.ablations import run_temperatures
 from t3lab.study.audit import Sampling, audit_method, dials_of
 from t3lab.study.methods import Run, run_method
 from t3lab.study.study import Study, open_study
 from t3lib.core.errors import UserError
-from t3lib.core.settings import WORLD, hyper_of, seeds_of
 
 Runs = list[Run]
 SAMPLING = TypeAdapter(Sampling)  # checks the types of its fields
@@ -32,7 +31,7 @@ class Work:
     study: one split, opened.
     world: what it was opened with: data, stage, models, evaluation and load.
     settings: maps METHOD, METHOD/SPLIT or METHOD/SPLIT/T to settings, as a profile does.
-    seeds: requested seeds of every method (see `settings.seeds_of`).
+    seeds: requested seeds of every method (see `profiles.seeds_of`).
     temperatures: values of T for T3, beside its tuned one.
     folder: the results folder.
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import yaml
 
+from t3lab.profiles import WORLD, hyper_of
 from t3lab.study.methods import dialled, reports_of, run_method, subject
 from t3lab.study.study import Loaded, Study, open_study
 from t3lab.study.unlearned import drop_weights, head_settings, t3_features, training_of
@@ -23,7 +24,6 @@ from t3lib.classifier.fit import fit_heads
 from t3lib.core.errors import Diverged, UserError
 from t3lib.core.files import atomic_write, cache_dir, content_key, lock
 from t3lib.core.progress import progress_bar
-from t3lib.core.settings import WORLD, hyper_of
 
 Point = dict[str, Any]  # settings of a method
 Trial = dict[str, Any]  # the evidence of one point, see `gathered`

@@ -21,8 +21,8 @@ from t3lab.claims.findings import Finding, Missing, Tables, joined, less, printe
 from t3lab.names import SPLITS
 from t3lab.report import render, tables
 from t3lab.report.order import order
-from t3lib.theory import experiments as synthetic
-from t3lib.theory import table as bounds_table
+from t3lab.theory import experiments as synthetic
+from t3lab.theory import table as bounds_table
 
 
 @pytest.fixture(scope="session")

@@ -20,12 +20,12 @@ from t3lab.explore import own as eo
 from t3lab.explore import stories as es
 from t3lab.explore import widget
 from t3lab.report import render
+from t3lab.theory.experiments import sample
 from t3lib.classifier.head import T3Head
 from t3lib.core.errors import UserError
 from t3lib.core.rows import encode
 from t3lib.own.unlearn import weighted
 from t3lib.sampler.tilt import T3ForCausalLM
-from t3lib.theory.experiments import sample
 from t3lib.theory.logistic import objective
 from t3lib.theory.mixture import GaussianMixture
 from t3lib.tofu.evaluation import answer_text

@@ -7,7 +7,6 @@ import yaml
 
 from t3lab import profiles
 from t3lab.study import methods, tune
-from t3lib.core import settings as core_settings
 from t3lib.core.errors import UserError
 
 TINY = {
@@ -98,14 +97,14 @@ def test_a_search_from_profile_to_tuned_values_and_back(tmp_path, monkeypatch):
 
     loaded = profiles.load_profile(path)
     assert (
-        core_settings.hyper_of(loaded["hyper"], "NPO", "forget05")["lr"]
+        profiles.hyper_of(loaded["hyper"], "NPO", "forget05")["lr"]
         == entries["NPO/forget05"]["chosen"]["lr"]
     )
     assert (
-        core_settings.hyper_of(loaded["hyper"], "T3", "forget05", 1.0)["lr"]
+        profiles.hyper_of(loaded["hyper"], "T3", "forget05", 1.0)["lr"]
         == entries["T3/forget05/1"]["chosen"]["lr"]
     )
-    assert "lr" not in core_settings.hyper_of(
+    assert "lr" not in profiles.hyper_of(
         profiles.load_profile(path, tuned=False)["hyper"], "NPO", "forget05"
     )
 

@@ -12,8 +12,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
+from t3lab.theory.experiments import SEARCH_TRIALS, V_F, sample, select_lambda
 from t3lib import theory
-from t3lib.theory.experiments import SEARCH_TRIALS, V_F, sample, select_lambda
 from t3lib.theory.mixture import GaussianMixture
 from t3lib.theory.quadrature import Array
 

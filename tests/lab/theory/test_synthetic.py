@@ -5,8 +5,8 @@ the open.
 import numpy as np
 import pytest
 
+from t3lab.theory import experiments as synthetic
 from t3lib.theory import METHODS, GaussianMixture, fit_logistic
-from t3lib.theory import experiments as synthetic
 
 
 @pytest.fixture(scope="session")
