@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
+from runpy import run_path
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -23,7 +24,8 @@ from t3lib.baselines.losses import METHODS
 from t3lib.core.errors import UserError
 from t3lib.core.files import atomic_write, project_root, read_json
 
-SPLIT, PAGES = "forget10", "results/pages"
+SPLIT = "forget10"
+MARK = re.compile(r"<!-- generated:(\S+) -->")  # the line before a block
 PAPER = "The paper, Llama 3.1 8B, TOFU's text"
 # Column of a table -> its head. The first two are over worlds.
 COLUMNS = {
@@ -52,51 +54,37 @@ CLAIMS = (
 
 
 def blocks(results: Path) -> dict[str, dict[str, str]]:
-    """Return {file: {name of a block: its text}} for the folder of all results."""
-    return {
-        "README.md": {
-            "against": against(results),
-            "hides": hides(results),
-            "own": own.summary(results / "own"),
-        },
-        "results/README.md": {"claims": claims(results), "scales": details.scales(results)},
-        f"{PAGES}/forgetting.md": {"near": near(results)},
-        f"{PAGES}/order.md": {"order": order(results), "two-bases": details.two_bases(results)},
-        f"{PAGES}/price.md": {"price": details.price(results), "speed": details.speed(results)},
-        f"{PAGES}/tempering.md": {
-            "untempered": details.untempered(results),
-            "strengths": details.strengths(results),
-            "dials": details.dials(results),
-        },
-        f"{PAGES}/gated.md": {
-            "gates": details.gates(results),
-            "gate_leaks": details.gate_leaks(results),
-            "gate_worlds": details.gate_worlds(results),
-            "gate_tofu": details.gate_tofu(results),
-            "gated": details.gated(results),
-            "entropy": details.entropy(results),
-        },
-        f"{PAGES}/worlds.md": {"worlds": details.worlds(results)},
-        f"{PAGES}/audit.md": {"audits": details.audits(results)},
-        f"{PAGES}/attacks.md": {
-            "leaks": details.leaks(results),
-            "asking": details.asking(results),
-            "relearning": details.relearning(results),
-            "requests": details.requests(results),
-        },
-        f"{PAGES}/own.md": {
-            "own-models": own.models(results / "own"),
-            "own-smollm2": own.models(results / "own", pretrained=True),
-        },
-        f"{PAGES}/rates.md": {
-            "widths": details.widths(results),
-            "seconds": details.seconds(results),
-        },
-        f"{PAGES}/departures.md": {
-            "departures": departures.listed(results / "cpu"),
-            "fixed": details.fixed(results),
-        },
+    """Return {file: {name of a block: its text}} of the files that people read, by the marks in
+    them.
+
+    results: the folder of all results. A block is written by this module, by `details`, `own` or
+    `departures`, or by `blocks` in a study's page.py. That of a finished study is a file,
+    results/STUDY/blocks/NAME.md. UserError for a mark without a block.
+    """
+    found = {
+        "against": against(results),
+        "hides": hides(results),
+        "claims": claims(results),
+        "near": near(results),
+        "order": order(results),
+        "own": own.summary(results / "own"),
+        "own-models": own.models(results / "own"),
+        "own-smollm2": own.models(results / "own", pretrained=True),
+        "departures": departures.listed(results / "cpu"),
+        **details.blocks(results),
     }
+    for script in sorted(results.glob("*/page.py")):
+        found |= run_path(str(script))["blocks"](results)
+    for path in sorted(results.glob("*/blocks/*.md")):
+        found[path.stem] = path.read_text(encoding="utf-8").rstrip("\n")
+
+    root, parts = results.parent, dict[str, dict[str, str]]()
+    for path in (root / "README.md", results / "README.md", *sorted(results.glob("pages/*.md"))):
+        names = MARK.findall(path.read_text(encoding="utf-8"))
+        if missing := [name for name in names if name not in found]:
+            raise UserError(f"{path}: nothing writes the block {missing[0]}")
+        parts[path.relative_to(root).as_posix()] = {name: found[name] for name in names}
+    return parts
 
 
 def against(results: Path) -> str:

@@ -7,6 +7,7 @@ import re
 import shlex
 
 import numpy as np
+import pandas as pd
 import pytest
 from conftest import ROOT
 
@@ -57,6 +58,40 @@ def test_generated_blocks_are_those_of_the_committed_tables():
             assert again == text, f"{block} in {name}: run `python -m t3lab.report.readme`"
     with pytest.raises(UserError, match="no place"):
         readme.with_block("# nothing", block, content)
+
+
+def test_a_mark_that_nothing_writes_is_named(tmp_path):
+    (tmp_path / "results").symlink_to(ROOT / "results")
+    (tmp_path / "README.md").write_text("<!-- generated:nothing -->\n")
+    with pytest.raises(UserError, match="nothing writes the block nothing"):
+        readme.blocks(tmp_path / "results")
+
+
+def of_finished(study, block):
+    """The rows of a finished study's block, as lists of cells."""
+    lines = (ROOT / "results" / study / "blocks" / f"{block}.md").read_text("utf-8").splitlines()
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+
+
+def test_blocks_of_finished_studies_are_those_of_their_tables():
+    """Nothing writes them any more."""
+    tables = ROOT / "results" / "cpu-width" / "tables"
+    best, each = (
+        pd.read_csv(tables / f"{name}.csv").query("setting == 'as the paper'").set_index("d")
+        for name in ("width_best", "width")
+    )
+    utility = each.groupby("d")[["mu_before", "mu"]].mean().map("{:.2f}".format)
+    for d, *cells in of_finished("cpu-width", "widths"):
+        row = best.loc[int(d)]
+        assert cells == [
+            *(f"{row['rate']:g}", f"{row['low']:g} to {row['high']:g}", f"{row['T']:.1f}"),
+            *(f"{row['fq_held_out']:.2f}", " → ".join(utility.loc[int(d)])),
+        ]
+    lines = pd.read_csv(ROOT / "results" / "tofu-cpu" / "tables" / "two_bases.csv")
+    lines = lines[lines[["fq_before", "fq_now"]].max(axis=1) >= 0.05].to_dict("records")
+    for row, (_, *cells) in zip(lines, of_finished("tofu-cpu", "two-bases"), strict=True):
+        pairs = [(row[f"{n}_before"], row[f"{n}_now"]) for n in ("fq", "D", "mu_rouge", "mu")]
+        assert cells == [f"{before:.2f} → {now:.2f}" for before, now in pairs]
 
 
 def test_the_headline_figure_has_every_method_and_value_of_the_tables(tmp_path):
