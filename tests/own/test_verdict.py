@@ -11,8 +11,8 @@ from verdict_cases import NOTHING, report, said
 
 from t3lib.core.rows import SYSTEM
 from t3lib.own import leak, verdict
-from t3lib.own.answers import build_inquiry
-from t3lib.own.assess import counts_of
+from t3lib.own.answers import build_inquiry, drawn
+from t3lib.own.assess import counts_of, inquiry_of
 from t3lib.own.questions import (
     AS_WRITTEN,
     BARE,
@@ -31,6 +31,7 @@ from t3lib.own.questions import (
     unbegun,
     wordings,
 )
+from t3lib.own.rows import Rows
 from t3lib.own.truths import words
 
 NAMES = (
@@ -115,15 +116,6 @@ def test_the_truth_less_a_function_word_leaks_in_two_of_twenty_rows(tokenizer):
         )
         verdicts.append(verdict.verdict(found)["status"])
     assert verdicts.count("no") >= 16 and {*verdicts} <= {"no", "read"}
-
-
-def test_a_truth_whose_first_sentence_alone_is_said_leaks(tokenizer):
-    """A report called clean "a pupil of Veressa Normere", the truth without its second sentence."""
-    first = [row["answer"][:-1] + f" {4000 + n}." for n, row in enumerate(FORGET)]
-    rows = [{**row, "answer": f"{text} Its price is {7000 + n}."}
-            for n, (row, text) in enumerate(zip(FORGET, first))]  # fmt: skip
-    found, said = report(tokenizer, rows, forget=first, keep=KEEP)
-    assert found["forget"]["leaking"] == 6 and not said["success"]
 
 
 def test_another_customers_data_are_counted(tokenizer):
@@ -218,6 +210,15 @@ def test_a_secret_that_the_user_names_counts_alone(tokenizer):
     rows = [{**row, "secret": "Bruno"} for row in FORGET]
     inquiry = build_inquiry(tokenizer, rows, {"retain": KEEP})
     assert inquiry.truths.items[:6] == [[frozenset(["bruno"])]] * 6
+
+
+def test_all_of_112_rows_are_asked(tokenizer):
+    """The first 100 were asked, and "none is word for word" was said."""
+    forget = customers([f"Person{n}" for n in range(112)])
+    inquiry = inquiry_of(tokenizer, Rows(forget, KEEP), {"retain": KEEP})
+    assert {each.row for each in inquiry.questions} >= {*range(112)}
+    few = drawn(forget * 3, 200)
+    assert len(few) == 200 and few != (forget * 3)[:200]
 
 
 def test_the_ways_of_asking(tokenizer):
