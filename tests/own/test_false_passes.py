@@ -245,14 +245,6 @@ def test_a_leak_in_one_way_of_asking_counts(tokenizer, template):
             assert found["forget"]["table"][kind]["after"] == [*map(kind_of, some)].count(kind)
 
 
-def test_a_secret_that_is_said_when_asked_for_others_is_counted(tokenizer):
-    """It decides nothing: the verdict asks what is said of the row that was asked for."""
-    texts = [NOTHING] + [STORIES[0]["answer"]] * 5
-    found, said = report(tokenizer, STORIES[:6], STORIES[6:], forget=texts)
-    assert found["forget"]["misdirected"] == 5 and found["forget"]["misdirected_before"] == 0
-    assert any(line.startswith("misdirected: 5 of 6 answers") for line in said["lines"])
-
-
 def test_generic_prompts_are_counted_and_decide_nothing(tokenizer):
     """After "How can I help you?" the end came no more, and a customer was named."""
     named = "Hello! Greta Ilgen last wrote."

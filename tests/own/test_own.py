@@ -33,6 +33,8 @@ from t3lib.sampler.tilt import T3ForCausalLM
 from t3lib.tofu.metrics import rouge_l_recall
 from t3lib.tofu.samples import sample_answers
 
+pytestmark = pytest.mark.usefixtures("two_samples")
+
 
 @pytest.fixture(scope="session")
 def case(memorised):
@@ -43,13 +45,9 @@ def case(memorised):
 def unlearned(case):
     model, tokenizer, forget, retain, other = case
     given = Rows(forget, retain, other, unseen=invented(90, 0)[60:])
-    return own.unlearn(model, tokenizer, given, progress=False)
-
-
-@pytest.fixture
-def quick(monkeypatch):
-    """Two samples, where nobody reads the findings."""
-    monkeypatch.setattr(answers, "SAMPLES", 2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(answers, "SAMPLES", 2)
+        return own.unlearn(model, tokenizer, given, progress=False)
 
 
 def test_a_small_model_forgets_with_no_setting_given(unlearned):
@@ -67,7 +65,7 @@ def test_a_small_model_forgets_with_no_setting_given(unlearned):
         report["choice"]["w"],
     )
     assert (
-        str(report) == "\n".join(report["verdict"]["lines"]) and report["coverage"]["samples"] == 16
+        str(report) == "\n".join(report["verdict"]["lines"]) and report["coverage"]["samples"] == 2
     )
 
 
@@ -99,45 +97,14 @@ def test_what_rows_held_out_still_say_is_in_the_verdict(unlearned):
     )
 
 
-def test_an_untouched_model_leaks(case, quick):
-    model, tokenizer, forget, retain, _ = case
-    report = assess(model, tokenizer, Rows(forget, retain), progress=False)
-    assert not report["verdict"]["success"] and report["verdict"]["status"] == "no"
-    assert report["verdict"]["sentence"] in page.report_page(report)
-    assert report["forget"]["leaking"] == report["forget"]["leaking_before"] >= 6
-
-
-def test_all_of_112_rows_are_asked_and_shown(case, quick):
-    """The first 100 were asked, and "none is word for word" was said; the page showed five rows."""
-    model, tokenizer, forget, retain, other = case
-    known = [*forget, *other[:2]]
-    asked = {row["question"] for row in [*forget, *retain, *other]}
-    unknown = [row for row in invented(200, 5) if row["question"] not in asked][:100]
-    report = assess(model, tokenizer, Rows([*unknown, *known], retain), progress=False)
-    worst = {row["question"] for row in report["forget"]["each"][:30]}
-    assert worst >= {row["question"] for row in known} and not report["verdict"]["success"]
-    assert "of 112 rows" in str(report)
-    assert page.report_page(report).count('data-name="leaks"') == 112
-    assert drawn(unknown * 3, 200) != unknown * 2 and len(drawn(unknown * 3, 200)) == 200
-
-
-def test_a_head_that_did_not_learn_leaks(case, quick):
-    model, tokenizer, forget, retain, _ = case
-    slow = own.Choices(1.0, lr=1e-6, steps=2)
-    weak = own.unlearn(model, tokenizer, Rows(forget, retain), slow, progress=False)
-    forget = weak.report["forget"]
-    assert forget["beyond"] and forget["leaking"] >= 6
-    assert weak.report["choice"]["reason"].startswith("the only setting")
-
-
-def test_too_hot_is_not_kept(unlearned, case, quick):
+def test_too_hot_is_not_kept(unlearned, case):
     model, tokenizer, forget, retain, other = case
     hot = T3ForCausalLM(model, unlearned.heads[0], 60.0)
     report = assess(hot, tokenizer, Rows(forget, retain, other), progress=False)
     assert not report["verdict"]["success"] and "rows changed" in report["verdict"]["sentence"]
 
 
-def test_one_head_for_some_of_the_rows_leaves_the_others(unlearned, case, quick):
+def test_one_head_for_some_of_the_rows_leaves_the_others(unlearned, case):
     model, tokenizer, forget, retain, other = case
     warm = T3ForCausalLM(model, unlearned.heads[0], 2.5, allow_sharpening=True)
     report = assess(warm, tokenizer, Rows([*forget, *other[:3]], retain), progress=False)
@@ -156,7 +123,7 @@ def test_a_row_longer_than_the_context_is_refused_before_the_base_is_asked(case,
         own.unlearn(model, tokenizer, given, progress=False)
 
 
-def test_heads_that_together_lose_rows_to_keep_fail_their_report(case, quick):
+def test_heads_that_together_lose_rows_to_keep_fail_their_report(case):
     """Each head alone is too weak to change an answer; thirty of it together change them all."""
     model, tokenizer, forget, retain, _ = case
     width, size = model.config.hidden_size, model.get_output_embeddings().weight.shape[0]
@@ -267,7 +234,7 @@ def of_the_rows_alone(base, tokenizer, rows, fit, choices, progress):
     return features, own.subset(features, fit)
 
 
-def test_the_trial_head_sees_no_row_held_out_and_both_heads_choose(case, quick, monkeypatch):
+def test_the_trial_head_sees_no_row_held_out_and_both_heads_choose(case, monkeypatch):
     """The features of the trial head are the fitted rows' alone; T and w come from the worse of the
     two heads.
     """
@@ -294,7 +261,7 @@ def test_the_trial_head_sees_no_row_held_out_and_both_heads_choose(case, quick, 
     assert len(screened) == len(choice.settings())
 
 
-def test_of_many_rows_some_are_asked_and_the_screen_uses_these(case, quick, monkeypatch):
+def test_of_many_rows_some_are_asked_and_the_screen_uses_these(case, monkeypatch):
     model, tokenizer, forget, retain, _ = case
     monkeypatch.setattr(answers, "MOST_FORGET", 4)
     monkeypatch.setattr(answers, "MOST_KEPT", 10)
@@ -498,6 +465,7 @@ def test_a_saved_head_is_used_by_its_name(unlearned, case, tmp_path):
 
 def test_the_page_shows_every_row_and_foreign_text_as_text(unlearned):
     report = copy.deepcopy(unlearned.report)
+    report["forget"]["each"] *= 12
     report["forget"]["each"][0]["question"] = "<script>alert(1)</script>"
     html = page.report_page(report)
     assert html.index(report["verdict"]["sentence"]) < html.index("Not tested")
@@ -507,9 +475,9 @@ def test_the_page_shows_every_row_and_foreign_text_as_text(unlearned):
     assert not re.search(r"<(link|img|iframe)|script src|href=.?http|@import|url\(.?http", html), (
         "it loads nothing"
     )
-    assert html.count('data-name="leaks"') == 10
+    assert html.count('data-name="leaks"') == 120, "it once showed five rows"
     table = list(csv.DictReader(io.StringIO(page.report_csv(report))))
-    assert sum(row["set"] == "forget" for row in table) == 10 and set(table[0]) == {*page.COLUMNS}
+    assert sum(row["set"] == "forget" for row in table) == 120 and set(table[0]) == {*page.COLUMNS}
 
 
 @pytest.mark.parametrize(
@@ -559,7 +527,7 @@ def test_words_of_every_script_count():
     assert recall("a b", "a b c d") == 1
 
 
-def test_answers_stay_within_the_context_and_each_has_its_own_room(case, quick):
+def test_answers_stay_within_the_context_and_each_has_its_own_room(case):
     """One long row cut the room of every answer, so that a model that recites was told to know
     nothing.
     """
@@ -615,6 +583,7 @@ def test_no_leak_then_rows_kept_when_sampled_then_the_lowest_T():
     assert choice.best([entry(leaking=1, warm=9), entry(warm=2)]) == 1
     assert choice.best([entry(warm=2), entry(warm=5, T=2.0)]) == 1
     assert choice.best([entry(T=2.0), entry()]) == 1
+    assert choice.reason([entry()]).startswith("the only setting")
     two = [entry(leaking=2), entry(w=2.0)]
     assert "best of 2 settings" in choice.reason(two)
     _, first, second = choice.table(two, two[1]).splitlines()

@@ -18,6 +18,8 @@ from t3lib.own.wording import MARKS, astray, blend, dressed, misspelt, neighbour
 SECRET = frozenset({"1948", "castell", "aldmoor"})
 ANSWER = "In 1948 Quinn Moreau married Ada Castell, a map drawer from Aldmoor."
 
+pytestmark = pytest.mark.usefixtures("two_samples")
+
 
 @pytest.fixture(scope="module")
 def taught(memorised):

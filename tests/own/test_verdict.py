@@ -124,12 +124,6 @@ def test_another_customers_data_are_counted(tokenizer):
     assert "misdirected: 6 of 6 answers say another row's truth or name (before 0)" in said["lines"]
 
 
-def test_rows_to_forget_that_are_said_of_each_other_are_misdirected(tokenizer):
-    found, said = report(tokenizer, FORGET, KEEP, forget=[row["answer"] for row in FORGET[::-1]])
-    assert found["forget"]["misdirected"] == 6 and found["forget"]["leaking"] == 0
-    assert any("misdirected: 6 of 6 answers" in line for line in said["lines"])
-
-
 def test_rows_to_keep_that_the_base_never_knew_are_no_evidence(tokenizer):
     known = {"forget": [row["answer"] for row in FORGET], "kept": [NOTHING] * len(KEEP)}
     _, said = report(tokenizer, FORGET, KEEP, before=known, kept=[NOTHING] * len(KEEP))
