@@ -44,11 +44,12 @@ LAB = .venv/share/jupyter/lab/settings
 	mkdir -p $(LAB) && cp notebooks/overrides.json $(LAB)
 	touch $@
 
-# One thread for each process: then results do not depend on the number of cores.
+# One thread for each process: then results do not depend on the number of cores. Tests that share an
+# expensive fixture run in one worker (`group_of` in tests/conftest.py).
 test: export OMP_NUM_THREADS = 1
 test: export T3_MODEL = tiny
 test: .venv/ready
-	$(BIN)/pytest tests -n 2 --dist worksteal
+	$(BIN)/pytest tests -n 2 --dist loadgroup
 	$(BIN)/pytest --nbval-lax --nbval-current-env --nbval-cell-timeout 300 -n 2 --dist loadfile notebooks
 
 # The lower bounds of pyproject.toml as exact versions. torch has its own variable, because not every
@@ -83,6 +84,7 @@ serving-test: .venv-vllm/ready
 
 attacks: export OMP_NUM_THREADS = 1
 attacks: .venv/ready
+	$(BIN)/pytest tests/lab/grid -m attacks
 	$(BIN)/python tests/attacks/run.py
 
 site: .venv/ready

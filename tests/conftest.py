@@ -58,8 +58,30 @@ def pytest_report_header() -> str:
     )
 
 
-@pytest.hookimpl(trylast=True)
+# Fixtures of a session that take no time to make.
+CHEAP = {"tokenizer", "tiny_model", "model_folder", "shared"}
+
+
+def group_of(item: pytest.Item) -> str | None:
+    """The expensive fixture that a test shares with others, or None.
+
+    `make test` gives all tests of a group to one worker, so that the fixture is made once. A
+    fixture that is made of another one of this kind is in the group of that one.
+    """
+    found = {
+        name: given[-1]
+        for name, given in item._fixtureinfo.name2fixturedefs.items()  # type: ignore[attr-defined]
+        if given[-1].baseid and given[-1].scope != "function" and name not in CHEAP
+    }
+    first = [name for name, each in found.items() if not {*each.argnames} & {*found}]
+    return f"{found[first[0]].baseid}::{first[0]}" if first else None
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if group := group_of(item):
+            item.add_marker(pytest.mark.xdist_group(group))
     if seed := os.environ.get("T3_TEST_ORDER"):
         random.Random(seed).shuffle(items)
 
@@ -171,6 +193,14 @@ def memorised():
     from own_cases import memorised
 
     return memorised(0)
+
+
+@pytest.fixture
+def two_samples(monkeypatch):
+    """Two sampled answers in place of 16, where no finding depends on their number."""
+    from t3lib.own import answers
+
+    monkeypatch.setattr(answers, "SAMPLES", 2)
 
 
 @pytest.fixture

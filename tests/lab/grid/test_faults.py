@@ -1,7 +1,7 @@
 """Kill -9, Ctrl-C, lost schedulers, strangers: real workers, real kernels, no-op notebooks.
 
 After each fault the results must be the same bytes as those of a run that nothing disturbed. `make
-attacks` kills runs of the real notebooks.
+attacks` runs the tests with the mark `attacks`, too, and kills runs of the real notebooks.
 """
 
 import asyncio
@@ -27,7 +27,6 @@ from fleet import PATIENCE, RUN, Fleet, tree, wait
 from t3lab.grid import cluster, reproduce, status
 from t3lab.grid.jobs import Job
 from t3lab.grid.runner import Outcome, Place
-from t3lib.core import files
 from t3lib.core.errors import UserError
 
 NAPS = "notebooks: {02_tofu_unlearning: {nap: %s}}"
@@ -66,6 +65,7 @@ def test_kills_lose_nothing(tmp_path, reference, monkeypatch):
     assert not list(fleet.out.rglob("*.partial.ipynb")) and "Traceback" not in fleet.log
 
 
+@pytest.mark.attacks
 def test_ctrl_c_is_one_line_and_loses_nothing(tmp_path, reference):
     """In a terminal it goes to every process of the run, here while workers import their modules,
     and then while kernels run.
@@ -84,22 +84,6 @@ def test_ctrl_c_is_one_line_and_loses_nothing(tmp_path, reference):
     assert fleet.run() == 0 and fleet.results() == reference and not fleet.orphans()
 
 
-def test_a_notebook_that_raises_is_named_with_its_cell_and_line_and_the_others_finish(
-    tmp_path, reference
-):
-    more = "notebooks: {02_tofu_unlearning: {fail: [NPO/forget10]}}"
-    fleet = Fleet(tmp_path, methods="NPO, SimNPO", more=more)
-    assert fleet.run() == 1
-    entries = files.read_json(fleet.out / "manifest.json")["jobs"]
-    failed = entries["02_tofu_unlearning--NPO--forget10"]
-    error = "cell 5: broken = 1 / 0: ZeroDivisionError: division by zero"
-    assert (failed["state"], failed["error"]) == ("failed", error) and error in fleet.log
-    assert entries["05_paper_tables"]["state"] == "done"
-    assert (fleet.out / "notebooks/02_tofu_unlearning--NPO--forget10.partial.ipynb").is_file()
-    mine = {name for name in reference if name.startswith("runs/SimNPO")}
-    assert mine and all(fleet.results()[name] == reference[name] for name in mine)
-
-
 # ---- a scheduler of one's own -------------------------------------------------------------------
 
 SCHEDULER = """from distributed import LocalCluster
@@ -111,6 +95,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.attacks
 def test_a_scheduler_that_goes_away_is_one_line_and_loses_nothing(tmp_path, reference, monkeypatch):
     """It takes the credentials of Dask's own configuration, as a client does."""
     from distributed.security import Security
@@ -270,6 +255,7 @@ def test_no_worker_has_a_second_job_while_another_has_none(monkeypatch):
     assert len(held) == 6 and max(held) <= 1
 
 
+@pytest.mark.attacks
 def test_a_run_ends_when_every_worker_has_ended_for_good(monkeypatch, capsys):
     """Dask gives up a worker that dies while it starts, and would wait for another for ever."""
     [patience] = [name for name in cluster.SETTINGS if name.endswith("no-workers-timeout")]

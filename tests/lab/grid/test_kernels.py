@@ -9,6 +9,7 @@ import pytest
 from conftest import ROOT
 
 from t3lab.grid import runner
+from t3lab.grid.jobs import Job
 from t3lab.grid.runner import Place
 from t3lib.core.files import folder_key, project_root
 
@@ -60,6 +61,14 @@ def test_an_executed_notebook_names_its_data_by_content_and_no_folder_of_this_ma
     assert json.loads(text)["cells"][-1]["outputs"][0]["data"]["text/plain"] == ["2"], (
         "and it ran on the folder"
     )
+
+
+def test_a_notebook_that_raises_is_named_with_its_cell_and_line(place, tmp_path):
+    noop.write_notebook(tmp_path / "nb" / "n.ipynb", 'out: str = ""', "x = 1", "broken = x / 0")
+    failed = runner.execute(Job("n", "notebook", "n", {}, (), ""), [], place)
+    error = "cell 4: broken = x / 0: ZeroDivisionError: division by zero"
+    assert (failed.state, failed.error) == ("failed", error)
+    assert (tmp_path / "out" / "notebooks" / "n.partial.ipynb").is_file()
 
 
 @pytest.mark.parametrize("wide", [False, True])
