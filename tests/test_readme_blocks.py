@@ -1,5 +1,5 @@
-"""README's code blocks run as they stand: shell lines one by one, on a small model that forgets,
-and Python as it is.
+"""README's code blocks run as they stand: shell lines one by one, on a small model, and Python as
+it is.
 """
 
 import json
@@ -9,10 +9,9 @@ import subprocess
 
 import pytest
 from conftest import ROOT
-from own_cases import memorised
 
 from t3lib import cli
-from t3lib.own import answers, training
+from t3lib.own import answers, choice, training
 from t3lib.own import unlearn as own
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -57,15 +56,12 @@ PYTHON = [code for language, code in blocks(README) if language == "python"]
 
 
 @pytest.fixture(scope="session")
-def place(tmp_path_factory):
+def place(memorised, tmp_path_factory):
     """A folder with what the blocks name: a model in MODEL, forget.jsonl, retain.jsonl, the sample
     rows.
-
-    The model is seed 4. Of seeds 0 to 3 the verdict is "No": rows leak after a preface, or of seed
-    2 rows to keep change when sampled.
     """
     folder = tmp_path_factory.mktemp("reader")
-    model, tokenizer, forget, retain, _ = memorised(4)
+    model, tokenizer, forget, retain, _ = memorised
     model.save_pretrained(folder / "MODEL")
     tokenizer.save_pretrained(folder / "MODEL")
     for name, rows in (("forget", forget), ("retain", retain)):
@@ -92,28 +88,32 @@ def test_make_knows_the_target(words):
 
 
 def fewer(monkeypatch):
-    """Fit on fewer wordings and neighbours in fewer steps, and judge by fewer samples."""
-    monkeypatch.setattr(own, "OWN_STEPS", 1000)
-    monkeypatch.setattr(training, "WORDINGS", (8, 1))
+    """Fit in few steps on few wordings and neighbours, at one rate, and judge by one sample."""
+    monkeypatch.setattr(own, "OWN_STEPS", 50)
+    monkeypatch.setattr(own, "OWN_RATES", own.OWN_RATES[:1])
+    monkeypatch.setattr(training, "WORDINGS", (2, 1))
     monkeypatch.setattr(training, "NEIGHBOURS", 1)
     monkeypatch.setattr(training, "MINED", 1)
-    monkeypatch.setattr(answers, "SAMPLES", 2)
+    monkeypatch.setattr(choice, "STRENGTHS", (1.0, 2.0))
+    monkeypatch.setattr(answers, "SAMPLES", 1)
 
 
-def test_the_command_line_runs_as_typed_and_forgets(place, monkeypatch, capsys):
+def test_the_command_line_runs_as_typed(place, monkeypatch, capsys):
+    """What it finds is no part of this test: the fit is too short to forget anything."""
     monkeypatch.chdir(place)
     fewer(monkeypatch)
     for words in COMMANDS:
         if words[0] == "t3" and words[1] in PARSED:
             cli.parser().parse_args(words[1:])
         elif words[0] == "t3":
-            # 3: the report says that something leaks or changed, as README expects
+            # 3: the report says that something leaks or changed
             assert cli.main(words[1:]) in (0, 3), (words, capsys.readouterr())
-    heads = capsys.readouterr().out.count("leak when asked as written: 0 of")
-    assert heads == 3  # two heads, one evaluation
-    assert (place / "head-report" / "report.html").is_file() and (
-        place / "report" / "report.json"
-    ).is_file()
+    printed = capsys.readouterr().out
+    assert printed.count("leak when asked as written: ") == 3  # two heads, one evaluation
+    for folder in ("head", "out/my-head"):
+        assert (place / folder / "model.safetensors").is_file()
+    for folder in ("head-report", "report", "out/my-head-report"):
+        assert all((place / folder / f"report.{kind}").is_file() for kind in ("html", "json"))
 
 
 def test_the_python_runs_as_it_is(place, monkeypatch):
