@@ -78,8 +78,8 @@ def group_of(item: pytest.Item) -> str | None:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items if config.pluginmanager.hasplugin("xdist") else ():
         if group := group_of(item):
             item.add_marker(pytest.mark.xdist_group(group))
     if seed := os.environ.get("T3_TEST_ORDER"):
