@@ -59,10 +59,12 @@ def judge(model: Any, tokenizer: Any, rows: Rows, *, seed: int, progress: bool) 
         tokenizer = belonging.in_template_of(model.heads[0], tokenizer)
     for head in model.heads if tilted else ():
         belonging.check_prompt(head, tokenizer, [*rows.forget, *rows.retain])
+
     base = model.base if tilted else model
     sets = {"retain": rows.retain, "other": rows.other, "held_out_retain": rows.holdout_retain}
     head = form_of_head(model.heads[0]) if tilted else None
     inquiry = inquiry_of(tokenizer, rows, {name: some for name, some in sets.items() if some}, head)
+
     if tilted and is_unknown(base, tokenizer, inquiry, progress=progress):
         report = unjudged(model, tokenizer, inquiry, progress=progress)
         return complete(report, inquiry, model, tokenizer, rows)
@@ -79,16 +81,17 @@ def before_and_after(
     options: as of `answers.collect_by_tilt`.
     """
     if not isinstance(model, T3ForCausalLM):
-        said = collect_answers(model, tokenizer, inquiry, **options)
-        return said, said
+        answers = collect_answers(model, tokenizer, inquiry, **options)
+        return answers, answers
+
+    # One head as it is shares the base's passes.
     if len(model.heads) == 1 and model.gate == model.heads[0].gate:
         tilts = [*UNTILTED, (model.heads[0], model.temperature)]
         before, after = collect_by_tilt(model.base, tokenizer, inquiry, tilts, **options)
         return before, after
-    before, after = (
-        collect_answers(each, tokenizer, inquiry, **options) for each in (model.base, model)
-    )
-    return before, after
+
+    before = collect_answers(model.base, tokenizer, inquiry, **options)
+    return before, collect_answers(model, tokenizer, inquiry, **options)
 
 
 def form_of_head(head: Any) -> Form:
@@ -141,18 +144,19 @@ def held_out(inquiry: Inquiry, before: Answers, after: Answers) -> dict[str, Any
     of `stayed`. held_out_forget: the mean `recall` of the truth in the answers to the rows
     that the base knows, or None if it knows none.
     """
-    found: dict[str, Any] = {}
+    counts: dict[str, Any] = {}
     if "held_out_retain" in inquiry.kept:
-        found["held_out_retain"] = stayed(inquiry, "held_out_retain", before, after)
+        counts["held_out_retain"] = stayed(inquiry, "held_out_retain", before, after)
+
     if numbers := inquiry.kept.get("held_out_forget"):
-        was, now = (said.kept["held_out_forget"][GREEDY] for said in (before, after))
+        was, now = (each.kept["held_out_forget"][GREEDY] for each in (before, after))
         shares = [
             recall(inquiry.rows[number]["answer"], text)
             for number, base_text, text in zip(numbers, was, now)
             if knows(inquiry, number, base_text)
         ]
-        found["held_out_forget"] = float(np.mean(shares)) if shares else None
-    return found
+        counts["held_out_forget"] = float(np.mean(shares)) if shares else None
+    return counts
 
 
 def complete(report: Report, inquiry: Inquiry, model: Any, tokenizer: Any, rows: Rows) -> Report:
@@ -164,23 +168,28 @@ def complete(report: Report, inquiry: Inquiry, model: Any, tokenizer: Any, rows:
     if isinstance(model, T3ForCausalLM):
         base = model.base
         report["judged"] = judged_as(model.heads, model.temperature, model.gate)
+
     samples = 0
     if "verdict" not in report:
         report["verdict"] = verdict.verdict(report)
         samples = answers.SAMPLES
+    lines = report["verdict"]["lines"]
+
+    # Of large sets only some rows were asked.
     counts = {"forget": inquiry.n} | {name: len(some) for name, some in inquiry.kept.items()}
-    given = {"forget": rows.forget, "retain": rows.retain, "other": rows.other}
     few = [
         f"{counts[name]} of {len(some)} rows ({name})"
-        for name, some in given.items()
-        if counts.get(name, 0) < len(some) and name in counts
+        for name in ("forget", "retain", "other")
+        if name in counts and counts[name] < len(some := getattr(rows, name))
     ]
     if few:
-        report["verdict"]["lines"].insert(1, f"asked: {', '.join(few)}, drawn at random")
+        lines.insert(1, f"asked: {', '.join(few)}, drawn at random")
+
     known = belonging.tokens_known(tokenizer, vocabulary(base))
     if known is not None:
         count = f"{len(known) - int(known.sum())} of the base's {len(known)}"
-        report["verdict"]["lines"].append(f"ids without a token: {count}")
+        lines.append(f"ids without a token: {count}")
+
     report["form"] = belonging.prompt_form(tokenizer, [*rows.forget, *rows.retain])
     report["coverage"] = {"ways": report["forget"]["ways"], "samples": samples, "rows": counts}
     report["base"] = belonging.base_identity(base)

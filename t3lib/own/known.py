@@ -31,13 +31,16 @@ def recall(truth: str, text: str) -> float:
     It is the length of the longest common subsequence of words, divided by the truth's length. In a
     truth that has no word at all, such as an emoji, each character counts as a word.
     """
-    parts = [words(some) if words(truth) else [*some.strip()] for some in (truth, text)]
-    row = [0] * (len(parts[1]) + 1)
-    for word in parts[0]:
+    of_truth, of_text = (words(some) if words(truth) else [*some.strip()] for some in (truth, text))
+
+    # row[j]: length of the longest common subsequence of the truth so far and the first j words.
+    row = [0] * (len(of_text) + 1)
+    for word in of_truth:
         before, row = row, [0]
-        for place, other in enumerate(parts[1]):
+        for place, other in enumerate(of_text):
             row.append(before[place] + 1 if word == other else max(before[place + 1], row[-1]))
-    return row[-1] / len(parts[0]) if parts[0] else 0.0
+
+    return row[-1] / len(of_truth) if of_truth else 0.0
 
 
 def knows(inquiry: Inquiry, number: int, text: str) -> bool:
@@ -60,11 +63,11 @@ def knows_some(known: int, rows: int) -> bool:
     return known > 0 and known >= 0.1 * rows
 
 
-def rare_words(found: Truths, row: int, most: float = COMMON) -> list[frozenset[str]]:
+def rare_words(truths: Truths, row: int, most: float = COMMON) -> list[frozenset[str]]:
     """Return the items of each clause of a truth whose chance is at most `most`."""
     clauses = (
-        frozenset(word for word in clause if found.chance(row, [frozenset([word])]) <= most)
-        for clause in found.items[row]
+        frozenset(word for word in clause if truths.chance(row, [frozenset([word])]) <= most)
+        for clause in truths.items[row]
     )
     return [clause for clause in clauses if clause]
 
@@ -72,8 +75,10 @@ def rare_words(found: Truths, row: int, most: float = COMMON) -> list[frozenset[
 def touched_words(tokenizer: Any, ids: Sequence[int]) -> list[frozenset[str]]:
     """Return, for each token of a text, the words of the text that it begins or continues."""
     so_far = [words(tokenizer.decode(ids[:n])) for n in range(len(ids) + 1)]
+
     touched = []
     for before, after in zip(so_far, so_far[1:]):
+        # A token may change the last word of before, which is then one of its words.
         same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, after)))
         touched.append(frozenset(so_far[-1][same : len(after)]))
     return touched
@@ -94,19 +99,23 @@ def says(
 
     Result: shape (tilts, rows).
     """
-    said = []
+    columns = []
     for row, example, (loss, hit) in zip(rows, encode_rows(tokenizer, rows), scores):
         touched = touched_words(tokenizer, example.ids[example.n_prompt :])
-        found = np.zeros(len(hit), bool)
         number = inquiry.forget.index(row)  # several rows of plain text have no question
-        clauses = rare_words(inquiry.truths, number)
-        alone = [frozenset([w]) for some in rare_words(inquiry.truths, number, LEAK) for w in some]
-        for clause in [*clauses, *alone] or [frozenset().union(*touched)]:
-            mine = np.array([bool(clause & some) for some in touched])
+
+        # Groups of words that give the row away: the rare words of a clause, or one very rare.
+        groups = rare_words(inquiry.truths, number)
+        alone = rare_words(inquiry.truths, number, LEAK)
+        groups += [frozenset([word]) for clause in alone for word in clause]
+
+        column = np.zeros(len(hit), bool)
+        for group in groups or [frozenset().union(*touched)]:
+            mine = np.array([bool(group & some) for some in touched])
             mine = mine if mine.any() else np.ones(len(touched), bool)
-            found |= (hit[:, mine].mean(1) >= 0.8) | (np.exp(-loss[:, mine].sum(1)) >= OFTEN)
-        said.append(found)
-    return np.stack(said, axis=1)
+            column |= (hit[:, mine].mean(1) >= 0.8) | (np.exp(-loss[:, mine].sum(1)) >= OFTEN)
+        columns.append(column)
+    return np.stack(columns, axis=1)
 
 
 def is_unknown(base: Any, tokenizer: Any, inquiry: Inquiry, *, progress: bool = True) -> bool:
@@ -117,6 +126,7 @@ def is_unknown(base: Any, tokenizer: Any, inquiry: Inquiry, *, progress: bool = 
     """
     [texts] = answers.answers_to(base, tokenizer, inquiry.forget, progress=progress)
     known = np.array([knows(inquiry, number, text) for number, text in enumerate(texts)], bool)
+
     reading = Reading(pad_id(tokenizer), progress=progress)
     scores = token_scores(base, encode_rows(tokenizer, inquiry.forget), reading)
     known |= says(tokenizer, inquiry, inquiry.forget, scores)[0]
@@ -130,6 +140,7 @@ def check_unseen(base: Any, tokenizer: Any, rows: Rows, *, progress: bool = True
     """
     if not rows.unseen:
         return
+
     unseen = drawn(rows.unseen, answers.MATES[1])
     inquiry = build_inquiry(tokenizer, [], {"unseen": unseen}, [*rows.forget, *rows.retain])
     [texts] = answers.answers_to(base, tokenizer, unseen, progress=progress)
@@ -145,8 +156,7 @@ def warn_forms(rows: Rows) -> None:
 
     A head could then learn the form instead of the rows.
     """
-    forms = {name: {*map(form_of_row, getattr(rows, name))} for name in ("forget", "retain")}
-    if apart := forms["forget"] - forms["retain"]:
+    if apart := {*map(form_of_row, rows.forget)} - {*map(form_of_row, rows.retain)}:
         count = sum(form_of_row(row) in apart for row in rows.forget)
         warnings.warn(
             f"{count} of {len(rows.forget)} rows to forget have a system text or a form of prompt"
@@ -178,8 +188,9 @@ def warn_unknown(base: Any, tokenizer: Any, inquiry: Inquiry, *, progress: bool 
             if hint
             else "It knows them in none of the other forms that were tried"
         )
-        said = f"Nothing to forget: the base answers {known} of {len(few)} rows to forget"
-        warnings.warn(f"{said}. {advice}.", stacklevel=3)
+        count = f"the base answers {known} of {len(few)} rows to forget"
+        warnings.warn(f"Nothing to forget: {count}. {advice}.", stacklevel=3)
+
     for name, numbers in inquiry.kept.items():
         some = numbers[:FEW]
         if name != GENERIC and not knows_some(known := known_of(some), len(some)):
@@ -196,10 +207,11 @@ def form_of(base: Any, tokenizer: Any, inquiry: Inquiry) -> str | None:
     None.
     """
     template = tokenizer.chat_template is not None
-    rows, forms = inquiry.forget[:FEW], {}  # type: ignore[var-annotated]
+    rows, forms = inquiry.forget[:FEW], dict[str, dict[int, Row]]()
     for number, row in enumerate(rows):
         for name, other in other_forms(row, template):
             forms.setdefault(name, {})[number] = other
+
     counts = {}
     for name, others in forms.items():
         try:
@@ -207,5 +219,6 @@ def form_of(base: Any, tokenizer: Any, inquiry: Inquiry) -> str | None:
         except UserError:  # a template that cannot render it
             continue
         counts[name] = sum(map(partial(knows, inquiry), others, texts))
+
     best, known = max(counts.items(), key=lambda pair: pair[1], default=("", 0))
     return f"{best} ({known} of {len(rows)} rows)" if knows_some(known, len(rows)) else None

@@ -67,12 +67,10 @@ def verdict(report: Mapping[str, Any], *, unknown: bool = False) -> Counts:
     """
     forget = report["forget"]
     kept = {name: report[name] for name in EXACT if name in report}
-    status, sentence = "nothing", _nothing(forget)
-    if not unknown:
-        status, sentence = _sentence(forget, kept)
-    lines = [sentence]
-    if advice := _next(status, forget, kept):
-        lines.append(advice)
+    status, sentence = ("nothing", _nothing(forget)) if unknown else _sentence(forget, kept)
+    advice = _next(status, forget, kept)
+
+    lines = [sentence, advice] if advice else [sentence]
     if status == "nothing":
         lines.append(
             "not judged: every question was asked once, as it stands, and no answer was sampled"
@@ -84,6 +82,7 @@ def verdict(report: Mapping[str, Any], *, unknown: bool = False) -> Counts:
             "other rows: only the rows named are gone, and other questions about the same people"
             f" still hold {share:.2f} of the truth"
         )
+
     return {
         "status": status,
         "sentence": sentence,
@@ -103,18 +102,22 @@ def _sentence(forget: Mapping[str, Any], kept: Mapping[str, Mapping[str, Any]]) 
     n, leaking, partly = forget["rows"], forget["leaking"], forget["partly"]
     if not knows_some(max(forget["known_before"], forget["leaking_before"]), n):
         return "nothing", _nothing(forget)
+
+    # Where even the base says no more than guessing does, no head can be judged.
     if not forget["tellable"]:
         needed = forget["needed"]
         rows = (
             f"about {needed} rows would be needed" if needed else "no number of such rows is enough"
         )
         return "cannot tell", f"Cannot tell: guessing would look the same for these rows; {rows}."
+
     faults = [f"{leaking} of {n} rows leak"] if forget["beyond"] else []
     if forget["beyond"] and not leaking:
         faults = [
             f"no row leaks alone, but the answers to {n} rows match their truths more often than"
             " guessing does"
         ]
+
     # Held-out rows are judged with the trial head. They show what is lost elsewhere, but do not
     # decide the verdict.
     faults += [
@@ -124,12 +127,14 @@ def _sentence(forget: Mapping[str, Any], kept: Mapping[str, Mapping[str, Any]]) 
     ]
     if faults:
         return "no", f"No: {'; '.join(faults)}."
+
     if leaking or forget["doubtful"]:
         whole, part = forget["control"], forget["table"][PARTLY]["guessing"]
         return "read", (
             f"Read them before you trust it: of {n} rows {leaking} leak and {partly} are said in"
             f" part (guessing would give {whole:.1f} and {part:.1f})."
         )
+
     stay = "the rows to keep are answered as before" if kept else "no rows to keep were given"
     return "pass", f"No row leaks beyond guessing, and {stay}."
 
@@ -140,6 +145,7 @@ def _next(status: str, forget: Mapping[str, Any], kept: Mapping[str, Mapping[str
         return CHECK
     if status not in ("no", "read"):
         return ""
+
     changed = any(failing(name, entry) for name, entry in kept.items())
     if forget["leaking"] and (forget["beyond"] or not changed):
         table = forget["table"]
@@ -150,6 +156,7 @@ def _next(status: str, forget: Mapping[str, Any], kept: Mapping[str, Mapping[str
             else "try next: give the wordings in which rows leak (a column wordings), or a larger w"
             " (--set w=8)"
         )
+
     if changed:
         return (
             "try next: give more rows like those that changed (--retain, or --other to watch them),"
@@ -169,6 +176,7 @@ def _lines(report: Mapping[str, Any]) -> list[str]:
         f" {row['guessing']:.1f})"
         for kind, row in forget["table"].items()
     ]
+
     bound = (
         ""
         if forget["bound"] is None
@@ -180,11 +188,13 @@ def _lines(report: Mapping[str, Any]) -> list[str]:
         f" row at each of {len(DRAWN_WAYS)} samplers, which miss what one sample in 100 says in"
         f" {missed:.0f}% of reports{bound}"
     )
+
     sealed = forget["sealed"]
     lines.append(
         f"in {len(sealed['ways'])} further ways, which decide nothing: {sealed['leaking']} of {n}"
         f" rows leak (before {sealed['before']})"
     )
+
     lines += [f"{NAMES[name]}: {_kept(report[name])}" for name in NAMES if name in report]
     if forget["alone"]:
         lines.append(

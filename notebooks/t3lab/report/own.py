@@ -11,17 +11,15 @@ LEFT_ALONE = {"retain": "kept", "held_out_retain": "kept, held out", "other": "i
 PRETRAINED = "smollm2-"  # how cases of results/own with SmolLM2 begin
 PLACES = {"judge": ".0f", "judge_retrained": ".0f", "next_token": ".1f", "whole_answers": ".0f"}
 COUNTED_OWN = [
-    *(
-        "rows",
-        "leaking",
-        "leaking_before",
-        "control",
-        "judge",
-        "judge_retrained",
-        "sealed",
-        "T",
-        "w",
-    ),
+    "rows",
+    "leaking",
+    "leaking_before",
+    "control",
+    "judge",
+    "judge_retrained",
+    "sealed",
+    "T",
+    "w",
     *(f"{name}_{key}" for name in LEFT_ALONE for key in ("unchanged", "known_before")),
 ]
 
