@@ -15,7 +15,7 @@ from t3lib.tofu import evaluation
 
 def test_results_of_uncommitted_code_are_refused_in_one_line(monkeypatch, capsys):
     """Before anything runs; --dry-run writes nothing."""
-    monkeypatch.setattr(results, "_git_state", lambda: ("c", True))
+    monkeypatch.setattr(results.origin, "_git_state", lambda: ("c", True))
     monkeypatch.setattr("t3lab.grid.reproduce.reproduce", lambda *_, **__: 0)
     argv = ["reproduce", "--profile", "cpu", "--only", "05_paper_tables"]
     argv += ["--out", str(ROOT / "results" / "cpu")]

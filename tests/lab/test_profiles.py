@@ -86,7 +86,7 @@ def test_shipped_profiles_load_and_the_schema_knows_every_setting_of_a_stage():
     defaults = read_yaml(profiles.profiles_dir() / "defaults.yaml")
     assert set(defaults["stage"]) == set(Stage.__dataclass_fields__) - {"data"}
     assert (
-        profiles.METHODS is results.METHODS and profiles.SPLITS is results.SPLITS
+        profiles.METHODS is results.runs.METHODS and profiles.SPLITS is results.runs.SPLITS
     )  # spelled once, in names.py
 
 

@@ -1,6 +1,7 @@
 """Run files: named, checked, rounded, sealed, read back; tables and figures on disk."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -8,6 +9,7 @@ import sys
 from types import SimpleNamespace
 
 import pandas as pd
+import psutil
 import pytest
 from conftest import ROOT
 from fabricate import fabricate, fabricate_all
@@ -174,9 +176,9 @@ def test_no_committed_result_names_its_data_by_a_local_path():
 
 
 def test_a_busy_machine_is_noted(monkeypatch):
-    monkeypatch.setattr(results.os, "cpu_count", lambda: 4)
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
     for load, busy in ((4.9, False), (5.1, True)):
-        monkeypatch.setattr(results.os, "getloadavg", lambda load=load: (load, 0.0, 0.0))
+        monkeypatch.setattr(os, "getloadavg", lambda load=load: (load, 0.0, 0.0))
         assert results.provenance()["busy"] is busy
 
 
@@ -226,7 +228,7 @@ def checkout(tmp_path, monkeypatch):
         ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "1"],
     ):
         subprocess.run(["git", *words], cwd=tmp_path, check=True)
-    monkeypatch.setattr(results, "project_root", lambda: tmp_path)
+    monkeypatch.setattr(results.origin, "project_root", lambda: tmp_path)
     return tmp_path
 
 
@@ -367,7 +369,7 @@ def test_peak_memory_is_known_where_the_module_resource_is_missing(monkeypatch):
     windows = SimpleNamespace(memory_info=lambda: SimpleNamespace(peak_wset=123))
     monkeypatch.setitem(sys.modules, "torch", None)
     monkeypatch.setitem(sys.modules, "resource", None)
-    monkeypatch.setattr(results.psutil, "Process", lambda: windows)
+    monkeypatch.setattr(psutil, "Process", lambda: windows)
     assert results.peak_memory_bytes() == 123
 
 
