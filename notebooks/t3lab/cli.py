@@ -306,6 +306,7 @@ def evaluate(args: argparse.Namespace) -> None:
     temperatures = args.temper
     for args.temper in temperatures or [None]:  # each is checked before torch is imported
         check_dials(args)
+
     from t3lab import results
     from t3lab.study import study
     from t3lib.classifier.head import T3Head
@@ -324,21 +325,26 @@ def evaluate(args: argparse.Namespace) -> None:
         tokenizer = in_template_of(head, tokenizer)
         under_heads(args, model, tokenizer, [head])  # checks them before anything is computed
         tilts = [(head, T) for T in temperatures or [head.temperature]]
+
     reference = reference_for(args, scored, replace(scoring, generate=False), head)
     report = evaluation.evaluate(model, tokenizer, rows, scoring, tilts=tilts, reference=reference)
     reports: list[Any] = [report] if tilts is None else report
     found = reference.get(SUITE) if isinstance(reference, Mapping) else None
     known_by = found.get("mia_min_k") if isinstance(found, Mapping) else None
+
     for each, tilt in zip(reports, tilts or [(None, 1.0)]):
         known = measured((model, tokenizer), scored, args.attention_mask, tilt, known_by)
         each[SUITE] = {name: reduce(getitem, place, each) for name, place in NAMES.items()} | known
+
     record = reports[0] if len(reports) == 1 else {"by_temperature": reports}
     asked = {name: value for name, value in vars(args).items() if name not in ("run", "parser")}
     asked["temper"] = temperatures
     record["provenance"] = results.provenance(model=model, data=rows, parameters=asked)
     write_json(args.out, record)
+
     for each in reports:
         print(summary(each))
+
     if why:
         empty = f"{args.parser.prog}: privleak and mia_* stay empty: {why}"
         print(empty, file=sys.stderr)
@@ -367,18 +373,22 @@ def reference_for(
     if name is None and args.model.startswith("builtin:"):
         profile = args.model.partition("@")[2] or "smoke"
         name = f"builtin:{data.retain_of(args.split)}@{profile}"
+
     if name is None:
         print(f"{args.parser.prog}: no --reference: Forget Quality stays empty", file=sys.stderr)
         return None
+
     if Path(name).suffix == ".json" or Path(name).is_file():
         records = read_json(name)
         if not isinstance(records, dict | list):
             raise UserError(f"--reference {name}: not a JSON file written by t3 tofu evaluate")
         return records
+
     model, tokenizer = model_of(args, name)
     tokenizer = tokenizer if head is None else in_template_of(head, tokenizer)
     report = evaluation.evaluate(model, tokenizer, {"forget": rows["forget"]}, scoring)
     known = measured((model, tokenizer), rows, scoring.attention_mask)
+
     return report | {SUITE: known}
 
 

@@ -30,8 +30,10 @@ def make_bases(profile: str, only: Sequence[str] = (), data: str | None = None) 
     if unknown := set(only) - set(chosen["models"]):
         names = ", ".join(chosen["models"])
         raise UserError(f"profile {profile} is not given {sorted(unknown)[0]!r}: choose of {names}")
+
     stage = stage_of(data or chosen["data"], chosen["stage"])
     folders = []
+
     for model in only or chosen["models"]:
         name, _, seed = model.partition("-seed")
         folder = project_root() / chosen["models"][model]
@@ -51,6 +53,7 @@ def make_bases(profile: str, only: Sequence[str] = (), data: str | None = None) 
                 write_json(partial / bases.MANIFEST, made | manifest)
                 partial.rename(folder)
         folders.append(folder)
+
     return folders
 
 

@@ -131,11 +131,13 @@ def load_profile(name: str | Path, folder: Path | None = None, *, tuned: bool = 
         raise UserError(
             f"profile {str(name)!r}: a name is letters, digits and _ . - (or give a .yaml file)"
         )
+
     if not path.is_file():
         known = sorted(p.stem for p in folder.glob("*.yaml") if p.stem != "defaults")
         raise UserError(
             f"unknown profile {str(name)!r}: choose one of {', '.join(known)} or give a .yaml file"
         )
+
     defaults = read_yaml(folder / "defaults.yaml")
     merged = _over(defaults, read_yaml(path))
     if tuned and tuned_path(path).is_file():
@@ -143,6 +145,7 @@ def load_profile(name: str | Path, folder: Path | None = None, *, tuned: bool = 
             if not isinstance(entry, Mapping) or not isinstance(entry.get("chosen"), Mapping):
                 raise UserError(f"{tuned_path(path)}: {key} needs a mapping 'chosen'")
             merged = _over(merged, {"hyper": {key: entry["chosen"]}})
+
     return check(merged | {"name": path.stem}, str(path), _typed(defaults["stage"]))
 
 

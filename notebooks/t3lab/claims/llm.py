@@ -190,10 +190,12 @@ def t5_untempered(tables: Tables, split: str) -> Finding:
         with suppress(Missing):
             search = tables["search"].set_index(["split", "method"])["edge"].dropna()
             edge = search.get((split, OWN_RATE), "")
+
     rejected = bool(np.mean(np.array(found) < REJECTED) > 0.5)
     holds = None if np.isnan(found).any() or (edge and rejected) else rejected
     few = holds is False and n < ROWS[split]
     note = f" ({edge} that was tried)" if edge else ""
+
     return Finding(holds, told.format(*found) + note, no_order=few)
 
 

@@ -32,18 +32,21 @@ def gaussians() -> Html:
     labels = np.concatenate([s for _, s in drawn])
     noise = np.concatenate([z for z, _ in drawn]) - labels  # p_r has the mean 1, p_f has 0
     fits: list[list[Any]] = [[] for _ in V_F]
+
     for (place, v_f), n in product(enumerate(V_F), N):
         mixture, s = GaussianMixture(gamma=GAMMA, v_f=v_f), labels[:, :n]
         phi = fit_logistic(s + noise[:, :n] * np.where(s == 1, 1, np.sqrt(v_f)), s, LAM)
         errors = map(np.asarray, mixture.errors(phi, T))
         found = phi, np.log(mixture.partition(phi, T)), *errors
         fits[place].append([dict(zip(STORED, map(_short, each))) for each in zip(*found)])
+
     first = fits[START[1]][START[2]][START[3]]
     static = pd.DataFrame(
         {"T": T, "Retain Error": first["retain"], "Forget Error": first["forget"]}
     )
     data = {"T": T, "v_f": V_F, "n": N, "seed": SEEDS, "start": START, "gamma": GAMMA, "fits": fits}
     data |= {"labels": labels.astype(int).tolist(), "noise": [_short(row, 4) for row in noise]}
+
     return widget.page("gaussians", static, **data)
 
 

@@ -48,6 +48,7 @@ def places(
     answers = [each.ids[each.n_prompt :] for each in examples]
     found: list[list[Place]] = [[{} for _ in ids] for ids in answers]
     plain, reading = weighted(head, 1.0), Reading(pad_id(tokenizer), progress=False)
+
     for part in answer_positions(base, examples, reading, [plain]):
         assert part.z is not None, "a head is read"
         logp, logf = part.logits.double().log_softmax(-1), plain.logf(part.z).double()
@@ -66,6 +67,7 @@ def places(
                 "target": tokens.index(target),
                 **{name: values.round(decimals=5).tolist() for name, values in numbers.items()},
             }
+
     return found
 
 

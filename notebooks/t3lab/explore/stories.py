@@ -104,6 +104,7 @@ def known(model: str = "") -> Story:
         keep = [row for row in facts if row not in forget] + data["real_authors_perturbed"]
         answers = [row["answer"] for row in forget]
         return Story(model, base, tokenizer, forget, keep, forget, keep[:ASKED], answers)
+
     base, tokenizer = load_model(model)
     sample = read_json(project_root() / "notebooks" / "sample" / "capitals.json")
     capitals: dict[str, str] = sample["forget"]
@@ -126,6 +127,7 @@ def known(model: str = "") -> Story:
     keep = own("wordings", sample["keep"], sample["others"])
     kept = keep[-len(sample["others"]) :][: ASKED // 2]
     kept += own("new wordings", sample["keep"][: ASKED // 4])
+
     return Story(model, base, tokenizer, forget, keep, list(asked), kept, list(secrets))
 
 

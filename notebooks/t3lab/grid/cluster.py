@@ -188,7 +188,9 @@ def run(
             outcomes[outcome.name] = outcome
             status.say(outcome, len(outcomes), len(known) + len(todo))
             start()
+
     if lost := [job.name for job in todo if job.name not in outcomes]:
         print(f"{LOST} ({len(lost)} jobs unfinished)", flush=True)
     outcomes |= {name: Outcome(name, "failed", error=LOST) for name in lost}
+
     return {job.name: outcomes[job.name] for job in todo}

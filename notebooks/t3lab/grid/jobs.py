@@ -144,6 +144,7 @@ def build(
         return job
 
     present = _present(profile, folder or project_root() / "notebooks")
+
     for notebook in _chosen(present, only):
         code = notebook_key(notebook.code, () if notebook.role.draws else (DRAWING,))
         for scope in _scopes(notebook, profile):
@@ -174,6 +175,7 @@ def build(
                 partial=notebook.role.partial,
             )
             scopes[name] = scope
+
     return [*bases.values(), *jobs.values()]
 
 
@@ -264,13 +266,16 @@ def _parameters(
             for key, value in profile["hyper"].items()
             if Scope((key.split("/")[0],), (key.split("/") + [None])[1]).meets(scope)
         }
+
     # A notebook without these parameters would ignore the profile.
     needed = {*notebook.role.each, "out", *({"hyper"} if scope.methods else set())}
     if missing := needed - notebook.parameters:
         raise UserError(
             f"{notebook.name}.ipynb: its parameters cell lacks {', '.join(sorted(missing))}"
         )
+
     extra = profile["notebooks"].get(notebook.name, {})
+
     for name in extra:
         if name in {*settings, "split", "hyper"}:
             raise UserError(
@@ -279,6 +284,7 @@ def _parameters(
             )
         if name not in notebook.parameters:
             raise UserError(f"profile {profile['name']}: {notebook.name} has no parameter {name}")
+
     return {
         name: value for name, value in (settings | extra).items() if name in notebook.parameters
     }

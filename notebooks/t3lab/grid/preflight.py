@@ -28,6 +28,7 @@ def check_machine(profile: Profile, root: Path) -> None:
         if found < wanted:
             here = f"the largest here has {found:.0f} GB" if found else "torch finds none here"
             raise UserError(f"profile {name} needs a GPU with {wanted} GB: {here}")
+
     optimizers = {
         settings.get("optimizer")
         for scope, settings in profile["hyper"].items()
@@ -35,6 +36,7 @@ def check_machine(profile: Profile, root: Path) -> None:
     }
     if "paged_adamw_8bit" in optimizers and not find_spec("bitsandbytes"):
         raise UserError(f"profile {name} needs bitsandbytes (pip install 't3lib[quant]')")
+
     for which, model in profile["models"].items():
         folder = root / model
         script = Path("results", name, "make_bases.py")
@@ -44,6 +46,7 @@ def check_machine(profile: Profile, root: Path) -> None:
             hub.located(model)
         elif not any((folder / file).is_file() for file in hub.MODEL_CONFIGS):
             raise UserError(f"profile {name}: models.{which}: folder {model} holds no model")
+
     if profile["data"] == "hub":
         hub.check_dataset(HUB_DATA["path"])
 

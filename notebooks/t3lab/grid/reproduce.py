@@ -91,11 +91,14 @@ def reproduce(
     if dry_run:
         print(status.plan(graph, outcomes), heading, sep="\n")
         return 0
+
     if scheduler is None and any("world" in job.parameters for job in todo):
         from t3lab.grid import preflight  # imported here: the Hub's package takes long
 
         preflight.check_machine(chosen, root)
+
     count = cluster.worker_count(workers, int(place.threads))
+
     # The lock lies beside the results, because runs with different caches may share them.
     with lock(folder / ".lock", wait=False):
         shutil.rmtree(private, ignore_errors=True)
@@ -111,6 +114,7 @@ def reproduce(
         code = status.finish(graph, outcomes, place, chosen["name"], seconds)
         if (only, methods, splits, seeds) == (None, None, None, None):
             status.name_orphans(graph, outcomes, place)
+
     return code
 
 

@@ -113,7 +113,9 @@ def execute(job: Job, before: Sequence[Outcome], place: Place) -> Outcome:
         first = failed[0]
         cause = first.name if first.state == "failed" else first.error
         return Outcome(job.name, "skipped", error=cause)
+
     prepare(place)
+
     # Another worker may still run this job for a runner that was killed. Then this one waits, and
     # finds it finished.
     with lock(place.marks / f"{job.name}.lock"):
@@ -275,9 +277,11 @@ def remove_local_paths(notebook: Path, name: str, parameters: Mapping[str, Any])
     facts = content["metadata"]["papermill"]
     facts |= {"input_path": Path(facts["input_path"]).name, "output_path": name}
     facts["parameters"] = without_folders(facts["parameters"])
+
     for cell in content["cells"]:
         if "injected-parameters" in cell["metadata"].get("tags", []):
             cell["source"] = PythonTranslator.codify(facts["parameters"]).splitlines(keepends=True)
+
     write_json(notebook, content)
 
 

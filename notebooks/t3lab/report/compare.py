@@ -56,6 +56,7 @@ def compare(a: str | Path, b: str | Path) -> tuple[bool, list[str]]:
     cells = list[tuple[Any, ...]]()  # that differ
     gaps: dict[tuple[str, str], float] = {}  # the largest difference in each row
     left_out: dict[tuple[str, str], set[str]] = defaultdict(set)
+
     for table in sorted(ours | theirs):
         rows, others = ours.get(table, {}), theirs.get(table, {})
         whole = _reason_for_all(table, rows, others, same_runs)
@@ -72,6 +73,7 @@ def compare(a: str | Path, b: str | Path) -> tuple[bool, list[str]]:
         alone = [len(left_out.get((table, f"only in {side}"), ())) for side in "ab"]
         if all(alone) and table != "runs":
             cells.append((table, "rows that the other lacks", "", *alone))
+
     runs = {row: gap for (table, row), gap in gaps.items() if table == "runs"}
     if not (runs if ours["runs"] and theirs["runs"] else gaps or cells):
         raise UserError(f"{a} and {b} have no run in common: are they results of one profile?")
@@ -90,6 +92,7 @@ def compare(a: str | Path, b: str | Path) -> tuple[bool, list[str]]:
     few = frame if len(frame) <= FEW else frame.groupby("table").head(max(1, FEW // len(tables)))
     lines.append(few.map(lambda value: printable(value, 60)).to_string(index=False))
     differ = f"{_count(len(cells), 'cell')} differ{'s' * (len(cells) == 1)}"
+
     return True, [*lines, f"{differ} in {_count(len(tables), 'table')}: {', '.join(tables)}"]
 
 

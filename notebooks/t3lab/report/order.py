@@ -61,6 +61,7 @@ def order(runs: Sequence[Mapping[str, Any]], tuned: Mapping[str, float | None]) 
             rows.append(
                 (split, method, count, means[method][0], *judged(less[0], error, count - 1))
             )
+
     table = pd.DataFrame(rows, columns=COLUMNS)
     return table.assign(p=adjusted(table))
 

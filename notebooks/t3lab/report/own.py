@@ -83,6 +83,7 @@ def models(folder: Path, pretrained: bool = False) -> str:
                 **elsewhere,
             }
         )
+
     return table(pd.DataFrame(lines), texts=3)
 
 

@@ -63,6 +63,7 @@ def temperature(frame: pd.DataFrame, printed: pd.DataFrame | None = None) -> Fig
     size = (6.8, 0.7 + 1.5 * len(splits))
     figure, axes = panels(len(splits), 3, size, sharex=True, sharey="col")
     band = ""
+
     for row, (split, title) in zip(axes, splits.items()):
         for axis, metric in zip(row, tables.SUMMARY):
             for name, source, colour, marker in sources:
@@ -78,9 +79,11 @@ def temperature(frame: pd.DataFrame, printed: pd.DataFrame | None = None) -> Fig
                 axis.axhspan(retrained.min(), retrained.max(), **BAND)
                 band = "; grey band: from the lowest to the highest retrained model"
         row[0].set_ylabel(title)
+
     for column, metric in zip(axes.T, tables.SUMMARY):
         column[0].set_title(METRICS[metric].title)
         column[-1].set_xlabel("temperature $T$")
+
     return with_key(
         figure,
         "Forgetting and keeping against T3's temperature. Lines: means over seeds; dots: every"
@@ -102,11 +105,13 @@ def dials(search: pd.DataFrame, title: str, n: int) -> Figure:
     best = search.sort_values(["fq", "D"], ascending=[False, True]).drop_duplicates(["T", "w"])
     lines = dict([*best.sort_values("w").groupby("T")])
     colours = dict(zip(lines, sns.color_palette("viridis", len(lines))))
+
     for axis, column, name in zip(axes, ("fq", "D"), ("fq", "ks_statistic")):
         for T, line in lines.items():
             axis.plot(line["w"], line[column], color=colours[T], lw=1, marker=".", ms=6, mew=0)
         log_axis(axis)
         axis.set(xlabel="strength $w$ of the classifier", title=METRICS[name].title)
+
     axes[0].axhline(CAUGHT, **DOTTED)
     side = {"xycoords": ("axes fraction", "data"), "color": GREY, "fontsize": 7}
     axes[0].annotate(f"{CAUGHT}", (1, CAUGHT), **side)
@@ -123,6 +128,7 @@ def dials(search: pd.DataFrame, title: str, n: int) -> Figure:
         f" the dotted line the test tells the model from a retrained one. n = {n} forget rows,"
         f" means over {seeds} seed{'s' * (seeds != 1)}.{several}"
     )
+
     return figure
 
 
@@ -140,6 +146,7 @@ def headline(scales: Mapping[str, pd.DataFrame], columns: Mapping[str, str]) -> 
     share: Look = {"sharex": "col", "sharey": "row", "height_ratios": counts}
     share["width_ratios"] = [1.4 if name == "ks_held_out" else 1 for name in columns]
     figure, axes = panels(len(scales), len(columns), size, **share)
+
     for line, (scale, rows) in zip(axes, scales.items()):
         colours = [T3_COLOUR if "T3" in name else DARK for name in rows.index]
         for axis, (measure, title) in zip(line, columns.items()):
@@ -165,12 +172,14 @@ def headline(scales: Mapping[str, pd.DataFrame], columns: Mapping[str, str]) -> 
             textcoords="offset points",
             fontweight="bold",
         ).set_in_layout(False)
+
     shown = ", ".join(title.replace("\n", " ") for title in columns.values())
     figure.set_label(
         f"The methods of the headline tables on the 10% split: {shown}. The vertical line is the"
         " retrained model. Where D was measured in several worlds, the dot is its mean over them,"
         " with a 95% interval, and a hollow dot is the one world in which settings were chosen."
     )
+
     return figure
 
 
@@ -186,6 +195,7 @@ def truth_ratio_cdfs(runs: Iterable[Mapping[str, Any]], *, columns: int = 4) -> 
     rows = max(1, -(-len(shown) // columns))
     columns = max(1, -(-len(shown) // rows))  # six panels are two rows of three, not five and one
     figure, axes = panels(rows, columns, (6.8, 0.4 + 1.5 * rows), sharey=True)
+
     for axis, run in zip(axes.flat, shown):
         ratios = [np.asarray(run["truth_ratio"][name], float) for name in ("reference", "forget")]
         for values, colour, dash in zip(ratios, (GREY, COLOURS[run["method"]]), ("--", "-")):
@@ -200,11 +210,14 @@ def truth_ratio_cdfs(runs: Iterable[Mapping[str, Any]], *, columns: int = 4) -> 
         low, high = np.quantile(ratios[0][ratios[0] > 0], [0.005, 0.995]) * (0.4, 2.5)
         axis.set(xlim=(low, high), ylim=(0, 1.02), yticks=(0, 0.5, 1), ylabel="")
         axis.xaxis.set_major_locator(few_ticks(low, high))
+
     for axis in axes.flat[len(shown) :]:
         axis.set_axis_off()
+
     figure.supxlabel("truth ratio of a forget row" if shown else "no finished runs", fontsize=8)
     figure.supylabel("share of rows below", fontsize=8)
     n = sorted({len(run["truth_ratio"]["forget"]) for run in shown})
+
     return with_key(
         figure,
         "What Forget Quality looks at: the cumulative distributions of the truth ratios after"
@@ -236,6 +249,7 @@ def tradeoff(frame: pd.DataFrame, printed: pd.DataFrame | None = None) -> Figure
     figure, axes = panels(
         len(sources), len(splits), (6.8, 0.5 + 2.5 * len(sources)), sharex=True, sharey="row"
     )
+
     for row, (names, source, data) in zip(axes, sources):
         metric = _forgetting(data)
         for axis, split in zip(row, splits):
@@ -247,6 +261,7 @@ def tradeoff(frame: pd.DataFrame, printed: pd.DataFrame | None = None) -> Figure
             axis.set_title(f"{names[split]}, {source}")
             axis.label_outer()
         row[0].yaxis.set_inverted(not METRICS[metric].larger_is_better)
+
     return with_key(
         figure,
         "Forgetting against keeping: every method (large: mean) and every seed (small). Top right"
@@ -279,6 +294,7 @@ def per_seed(frame: pd.DataFrame, printed: pd.DataFrame | None = None) -> Figure
     figure, axes = panels(
         1, len(splits), (6.8, 0.6 + 0.2 * max(4, len(methods))), sharex=True, sharey=True
     )
+
     for axis, (split, name) in zip(axes.flat, splits.items()):
         here = {"data": both[both["split"] == split].dropna(subset=[metric]), "ax": axis}
         sns.stripplot(**here, **by, dodge=True, jitter=False, size=3.5, alpha=0.8)
@@ -286,6 +302,7 @@ def per_seed(frame: pd.DataFrame, printed: pd.DataFrame | None = None) -> Figure
             **here, **by, dodge=0.4 * (len(sources) > 1), errorbar=None, legend=False, **mark
         )
         axis.set(title=name, xlabel=f"{METRICS[metric].title} of a seed", ylabel="")
+
     return with_key(
         figure,
         f"{METRICS[metric].title} seed by seed. {compared_with(ours)}"
@@ -309,6 +326,7 @@ def ablations(frame: pd.DataFrame, audited: pd.DataFrame | None = None) -> Figur
     if audited is not None and len(audited):
         retrained = audited[audited["method"] == "Retrained"]
         levels.append(("retrained models", "--", retrained))
+
     measures = (*tables.SUMMARY, HIDING[0], HIDING[-1])
     shown = [name for name in measures if varied[name].notna().any()] or ["fq"]
     splits = splits_of(varied)
@@ -317,6 +335,7 @@ def ablations(frame: pd.DataFrame, audited: pd.DataFrame | None = None) -> Figur
     figure, axes = panels(
         1, len(shown), (1.9 + 1.15 * len(shown), 0.8 + 0.2 * max(4, len(settings))), sharey=True
     )
+
     for axis, metric in zip(axes.flat, shown):
         here = {"data": data.dropna(subset=[metric]), "x": metric, "ax": axis, **by}
         sns.stripplot(**here, dodge=True, jitter=False, size=2.4, alpha=0.5, legend=False)
@@ -336,8 +355,10 @@ def ablations(frame: pd.DataFrame, audited: pd.DataFrame | None = None) -> Figur
         title = score.title.replace(", ", ",\n").replace("Membership ", "Membership\n")
         axis.set(xlabel=better(title, score.larger_is_better), ylabel="")
         axis.xaxis.set_major_locator(MaxNLocator(3))
+
     goal = "In the last two panels neither end is best: a method that forgot is where retrained"
     goal += " models are. "
+
     return with_key(
         figure,
         "T3's other choices. Large marks are means over seeds, small ones single seeds. Dotted: T3"

@@ -57,6 +57,7 @@ def leak_curves(leak: pd.DataFrame, models: pd.DataFrame) -> Figure:
     leak = leak[(leak["tau"] == 1) & (leak["top_p"] == leak["top_p"].max())]
     splits = splits_of(models)
     figure, axes = panels(1, len(splits), (0.8 + 3.0 * len(splits), 3.0), sharey=True)
+
     for axis, (split, name) in zip(axes.flat, splits.items()):
         ends, others = list[tuple[str, float, Any]](), list[float]()
         here = leak[leak["split"] == split].sort_values("k")
@@ -73,6 +74,7 @@ def leak_curves(leak: pd.DataFrame, models: pd.DataFrame) -> Figure:
         label_ends(axis, ends + [("baselines", np.median(others), GREY) for _ in others[:1]])
         log_axis(axis)
         axis.set(xlabel="answers drawn, $k$", title=name, xticks=sorted(here["k"].unique()))
+
     axes[0, 0].set_ylabel("leak@k (ROUGE-L recall)")
     figure.set_label(
         "How much of a forgotten row's answer the best of k sampled answers contains, with standard"
@@ -80,6 +82,7 @@ def leak_curves(leak: pd.DataFrame, models: pd.DataFrame) -> Figure:
         " line leaks, and one below it says less than a model that never saw the rows. Each grey"
         f" line is a baseline. {counted(models[models['leak'].notna()], 'n_written')}"
     )
+
     return figure
 
 
@@ -182,6 +185,7 @@ def against_temperature(table: pd.DataFrame, models: pd.DataFrame) -> Figure:
             axis.set(ylim=(-0.03, 1.03), xlabel="temperature $T$", ylabel=title)
             axis.set_title(AUDIT[name].title.replace(", ", ",\n"))
             axis.label_outer()
+
     return with_key(
         figure,
         "Recognition and membership against T3's temperature. Grey: retrained models, with their"
@@ -229,6 +233,7 @@ def frontier(table: pd.DataFrame, runs: pd.DataFrame) -> Figure:
     points = table.merge(means, how="inner", on=audit.NAMES).sort_values("T")
     splits = splits_of(runs[runs["split"].isin(points["split"])])
     figure, axes = panels(len(splits), len(FRONTIER), (6.8, 0.7 + 2.0 * len(splits)), sharex=True)
+
     for row, (split, title) in zip(axes, splits.items()):
         here = points[points["split"] == split]
         for axis, name in zip(row, FRONTIER):
@@ -254,6 +259,7 @@ def frontier(table: pd.DataFrame, runs: pd.DataFrame) -> Figure:
             axis.set(xlim=(-0.03, 1.1), ylim=(-0.03, 1.03), xticks=(0, 0.5, 1))
             axis.set(xlabel="MU-ROUGE", ylabel=title, title=AUDIT[name].title)
             axis.label_outer()
+
     return with_key(
         figure,
         "What is left of the forgotten rows against what is kept, as means over seeds: T3 at every"

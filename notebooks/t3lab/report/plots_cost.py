@@ -36,6 +36,7 @@ def runtime(frame: pd.DataFrame, printed: pd.DataFrame | None = None) -> Figure:
     figure, axes = panels(
         1, len(sources), (3.4 * len(sources), 0.7 + 0.26 * max(3, len(names))), sharey=True
     )
+
     for axis, (source, table) in zip(axes.flat, data.items()):
         here, by, _ = of_splits(table.dropna(subset=["train_s"]), splits)
         sns.barplot(here, x="train_s", y="method", order=names, saturation=1, ax=axis, **by)
@@ -45,11 +46,13 @@ def runtime(frame: pd.DataFrame, printed: pd.DataFrame | None = None) -> Figure:
         axis.set(title=source, xlabel="seconds", ylabel="")
         if len(here):
             axis.set_xlim(here["train_s"].min() / 3, here["train_s"].max() * 4)
+
     stored = sources["ours"].query("method == 'T3 (preprocessed)'").dropna(subset=["features_s"])
     told = [
         f"{cell(spent, 'features_s')} s ({splits[split]})"
         for split, spent in zip(stored["split"], stored["features_s"])
     ]
+
     return with_key(
         figure,
         "Seconds of training, on a logarithmic scale that starts at a third of the shortest. T3"

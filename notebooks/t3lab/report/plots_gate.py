@@ -79,20 +79,25 @@ def dial(table: pd.DataFrame) -> Figure:
     splits = [split for split in SPLITS if split in set(table["split"])]
     size = (6.8, 0.6 + 1.3 * len(splits))
     figure, axes = panels(len(splits), len(DIALLED), size, sharex=True, sharey="col")
+
     for line, split in zip(axes, splits):
         part = table[table["split"] == split]
         for axis, column in zip(line, DIALLED):
             axis.plot(part["gate"], part[column], color=T3_COLOUR, marker="o", ms=3, mew=0)
             axis.set(xticks=(0, 0.5, 1), ylim=(-0.04, 1.04))
         line[0].set_ylabel(f"{SPLIT_LABELS[split]} split")
+
     for axis, title in zip(axes[0], DIALLED.values()):
         axis.set_title(title)
+
     for axis in axes[-1]:
         axis.set_xlabel("gate")
+
     seeds = int(table["n_seeds"].max())
     figure.set_label(
         "T3 at its tuned learning rate and T as the gate moves from 0 (never tempers) to 1 (the"
         " paper's T3). Forget Quality, D and row r compare with held-out retrained models. Means"
         f" over {seeds} seed{'s' * (seeds != 1)}."
     )
+
     return figure

@@ -50,6 +50,7 @@ def errors(table: pd.DataFrame, vary: str, trials: int) -> Figure:
         sharex=True,
         sharey="row",
     )
+
     for row, (side, name) in zip(axes, AXES.items()):
         error = f"{side}_error"
         spread = with_error(named[exact], error, f"{side}_se")
@@ -60,7 +61,9 @@ def errors(table: pd.DataFrame, vary: str, trials: int) -> Figure:
             axis.set(xlabel="temperature $T$", ylabel=name)
             axis.set_title(f"${fixed}$ = {value:g}" if side == "forget" else "")
             axis.label_outer()
+
     axes[0, 0].set_yscale("log" if vary == "v_f" else "linear")
+
     return with_key(
         figure,
         f"Figure {2 if vary == 'v_f' else 3}: errors against T. Lines: means over {trials} data"
@@ -147,6 +150,7 @@ def bounds(table: pd.DataFrame) -> Figure:
     names = list(dict.fromkeys(table["bound"]))
     figure, axes = panels(2, (len(names) + 1) // 2, (6.8, 3.6))
     table, look = _named(table, "v_f")
+
     for axis, name in zip(axes.flat, names):
         part = table[(table["bound"] == name) & (table["error"] > 0) & np.isfinite(table["value"])]
         both = part[["value", "error"]].to_numpy()
@@ -160,10 +164,13 @@ def bounds(table: pd.DataFrame) -> Figure:
             if both.max() / both.min() < 100:
                 ticks.set_major_formatter(PLAIN)
             ticks.set_minor_locator(NullLocator())
+
     for axis in axes.flat[len(names) :]:
         axis.set_axis_off()
+
     figure.supxlabel("bound", fontsize=8)
     figure.supylabel("error", fontsize=8)
+
     return with_key(
         figure,
         f"Every theorem's bound against the error it bounds, {len(table)} cases; classifiers fitted"
@@ -191,13 +198,16 @@ def slopes(
     peaks = np.logspace(0, 8, 200)
     names = {T: f"$T$ = {T:g}" for T in temperatures}
     shades = dict(zip(names.values(), sns.color_palette("viridis", len(names))))
+
     for T, name in names.items():
         error = theory.witness(delta, gamma, peaks, T=T).forget_error
         axes[0].plot(peaks, error, color=shades[name])
+
     for w, dash in ((1.5, "--"), (2.0, "-.")):
         error = theory.witness(delta, gamma, peaks, sharpen=w).forget_error
         name = f"sharpened $f^{{{w:g}}}$"
         axes[0].plot(peaks, error, color=YELLOW, ls=dash, label=name)
+
     upper = theory.bound_forget_untempered(delta, gamma, peaks)
     axes[0].plot(peaks, upper, color="0.6", lw=0.9, ls=":", label="bound, Theorem 3.4")
     rows = with_error(fitted[fitted["T"].isin(temperatures)], "forget_error", "forget_se")
@@ -218,9 +228,11 @@ def slopes(
     )
     n = int(fitted["n"].iloc[0])
     witness = rf"the witness, $\delta$ = {delta:g}, $\gamma$ = {gamma:g}"
+
     for axis, title in zip(axes, (witness, f"fitted to $n$ = {n} samples, mean ± s.e.")):
         axis.set(xscale="log", yscale="log", xlabel=r"peak forget density $\|p_f\|_\infty$")
         axis.set(ylabel=AXES["forget"] if axis is axes[0] else "", title=title)
+
     return with_key(
         figure,
         "Forget Error against the peak of p_f. Left: the example of Theorem 3.5, in which tempering"

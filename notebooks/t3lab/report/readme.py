@@ -265,24 +265,30 @@ def _scores(results: Path, name: str, split: str) -> pd.DataFrame:
         gates = ours["gate"].items()
         ours["dials"] = [OUR_DIALS[str(each)].format(gate) for each, gate in gates]
         scores = pd.concat([scores, ours])
+
     run = next((results / name / "runs").glob(f"Retrained--{split}--*.json"), None)
     if run is not None and (D := scores["ks_held_out"].dropna()).size:
         n = len(read_json(run)["truth_ratio"]["forget"])
         scores["fq_held_out"] = D.map(lambda each: details.quality(each, n))
+
     tests = pd.read_csv(folder / "forget_quality.csv").query("split == @split and w != 1")
+
     for method, dialled in tests.dropna(subset=["w"]).groupby("method"):
         label, dial = (BOTH_DIALS, "w") if method == "T3" else (SHARE.format(method), "a")
         at = dialled if method != "T3" else dialled[dialled["T"].isin(scores["T"].filter([label]))]
         scores.loc[scores.index == label, "dials"] = f"{dial} = {at['w'].iloc[-1]:g}"
+
     for run in sorted((results / name / "runs").glob(f"T3--{split}--T1--seed*.json"))[:1]:
         rate = read_json(run)["hyper"]["lr"]
         scores.loc[scores.index == OWN_RATE, "dials"] = f"learning rate {rate:g}"
+
     over = results / f"{name}-worlds" / "tables" / "worlds.csv"
     if over.is_file():
         worlds = pd.read_csv(over).query("measure == 'ks_held_out'")
         for label, part in worlds.groupby("split"):
             ends = list(zip(part["mean"], part["low"], part["high"]))
             scores[f"world_{label}"] = pd.Series(ends, part["method"]).reindex(scores.index)
+
     kept = results / "untempered" / "tables" / "untempered.csv"
     if name == "cpu" and kept.is_file():
         counts = pd.read_csv(kept).query("split == @split")
@@ -290,6 +296,7 @@ def _scores(results: Path, name: str, split: str) -> pd.DataFrame:
         means = shares.groupby(counts["T"].fillna(0)).mean()
         at = {"Original": 0.0, OWN_RATE: 1.0, "T3": scores.loc["T3", "T"]}
         scores["sampled"] = pd.Series({each: means.get(T) for each, T in at.items()})
+
     return _with_means(scores)
 
 

@@ -76,6 +76,7 @@ def build(folder: Path, results: Path) -> Path:
     lines = [FRONT]
     if (results / "paper").is_dir():
         lines.append(headline(results))
+
     for copies in sorted(results.glob("*/notebooks")):
         profile = copies.parent.name
         lines.append(f"\n## Profile {profile}\n")
@@ -85,8 +86,10 @@ def build(folder: Path, results: Path) -> Path:
             page = f"{profile}/{path.stem}.html"
             write(folder / page, notebook, title=title, profile=profile, name=path.stem)
             lines.append(f"- [{path.stem}]({page}): {title}")
+
     cells = [nbformat.v4.new_markdown_cell("\n".join(lines))]
     write(folder / "index.html", nbformat.v4.new_notebook(cells=cells), title="T3 companion")
+
     return folder / "index.html"
 
 

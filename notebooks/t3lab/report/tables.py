@@ -379,8 +379,10 @@ def forget_quality(runs: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
             row |= {"reference": number, "n": len(ours), **near._asdict()}
             row |= {"mean": ours.mean(), "sd": ours.std(ddof=1), "D_matched": matched}
             rows.append(row)
+
     columns = [*names, "reference", "n", *Nearness._fields, "mean", "sd", "D_matched"]
     table = pd.DataFrame(rows, columns=columns)
+
     return table.sort_values(
         "split", key=lambda splits: splits.map(SPLITS.index), kind="stable", ignore_index=True
     )
@@ -416,6 +418,7 @@ def beside_paper(
     else:
         keys, runs = ["split", "T"], on_held_out(t3_runs(frame))
         table = printed[keys].merge(_spread(runs, keys), how="outer")
+
     others = runs.groupby(keys)[["fq_tuned_on", "n_references"]].mean().reset_index()
     table = table.merge(others, how="left", on=keys)
     table = table.merge(printed[[*keys, *SUMMARY]], how="left", on=keys)
@@ -424,14 +427,17 @@ def beside_paper(
         if printed_seeds is None
         else table[keys].merge(_spread(printed_seeds, keys), how="left")
     )
+
     for name in SUMMARY:
         sd_paper = 0.0 if theirs is None else theirs[f"{name}_sd"].fillna(0)
         spread = (table[f"{name}_sd"] ** 2 + sd_paper**2) ** 0.5
         table[f"{name}_paper"] = table[name]
         table[f"{name}_difference"] = table[f"{name}_ours"] - table[name]
         table[f"{name}_mark"] = [_mark(d, s) for d, s in zip(table[f"{name}_difference"], spread)]
+
     parts = ("ours", "sd", "paper", "difference", "mark")
     scores = [f"{name}_{part}" for name in SUMMARY for part in parts]
+
     return _table(table, [*keys, "n_seeds", "n_references", "fq_tuned_on", *scores])
 
 

@@ -75,11 +75,15 @@ def write(folder: str | Path, searched: Mapping[str, Mapping[str, Any]]) -> Writ
         runtime=tables.runtime(frame),
         ablations=tables.ablations(frame),
     )
+
     for name, table in made.tables.items():
         render.write_table(folder / "tables", name, table, made.splits)
+
     made.figures.update(_figures(made, audits))
+
     for name, figure in made.figures.items():
         render.save_figure(folder / "figures" / f"{name}.svg", figure)
+
     return made
 
 
@@ -105,10 +109,12 @@ def _figures(made: Written, audits: list[results.Run]) -> dict[str, Figure]:
         heated = [run for (name, _), run in first.items() if name == "T3"]
         figures[f"truth_ratios--{split}"] = plots.truth_ratio_cdfs(methods, columns=5)
         figures[f"truth_ratios_by_T--{split}"] = plots.truth_ratio_cdfs(heated, columns=5)
+
     if audits:
         asked, leaks = made.tables["audit"], made.tables["leak"]
         figures["leak"] = plots_audit.leak_curves(leaks, models)
         if "T3" in asked["method"].values:
             figures["audit_temperature"] = plots_audit.against_temperature(asked, models)
         figures["audit_frontier"] = plots_audit.frontier(asked, frame[frame["setting"].isna()])
+
     return figures

@@ -93,6 +93,7 @@ def run_dials(
     models = [model for pair in pairs for model in heads(*pair, tuning)]
     reports = iter(reports_of(study, models, sets=["forget"], generate=False) if models else [])
     search = []
+
     for T, w in pairs:
         whole = [report for report in (next(reports) for _ in tuning) if report]
         if len(whole) == len(tuning):
@@ -102,10 +103,12 @@ def run_dials(
                 for name in ("ks_statistic", "forget_quality")
             )
             search.append({**point, "n_seeds": len(tuning), "D": D, "fq": fq})
+
     sharp = [row for row in search if row["w"] != 1]
     if not sharp:
         return search, []
     best = max(sharp, key=lambda row: (row["fq"], -row["D"]))
+
     return search, records(study, heads(best["T"], best["w"], seeds))
 
 
@@ -130,6 +133,7 @@ def run_ablations(study: Study, *, seeds: Sequence[int], settings: Mapping[str, 
             values = next(known) if run["status"] == "ok" else {}
             hides = {name: values[name] for name in HIDING if name in values}
             runs.append(run | {"setting": setting, "metrics": run["metrics"] | hides})
+
     return runs
 
 

@@ -66,6 +66,7 @@ def subject(
         asked = rendered(study.tokenizer)
         key = content_key([model_identity(retrained(study, seed)), study.load_options, asked])
         return Subject(method, seed, key)
+
     key = unlearned_key(study, method, settings, seed)
     if method != "T3":
         return Subject(method, seed, key, settings)
@@ -73,6 +74,7 @@ def subject(
     T, w = float(every["temperature"] if T is None else T), float(every["w"])
     ours = {name: every[name] for name in OURS if every[name] != defaults[name]}
     key = content_key([key, T, w, *([ours] if ours else [])])
+
     return Subject(method, seed, key, every | {"temperature": T}, T, w)
 
 

@@ -99,6 +99,7 @@ class Work:
         parameter("methods", methods, ["T3"])
         records: Runs = []
         failed: dict[str, Exception] = {}
+
         for method in methods:
             forget_peak_memory()
             try:
@@ -110,9 +111,11 @@ class Work:
             for record in found:
                 write(self.folder / "runs", record | made)
             records += found
+
         if failed:
             lines = [f"{name}: {type(e).__name__}: {e}" for name, e in failed.items()]
             raise RuntimeError("; ".join(lines)) from next(iter(failed.values()))
+
         return records
 
     def audit(

@@ -275,13 +275,16 @@ def open_study(
             f"unknown evaluation setting {sorted(unknown)[0]!r}: choose among"
             f" {', '.join(EVALUATION)}"
         )
+
     load = dict(load or {})
     scoring = Scoring(**(evaluation or {}))
     used, retrained = stage_of(data, stage or {}), tofu.retain_of(split)
     source: tofu.Source = bases.rows(used) if used.forget_authors or not models else data
     places = {name: place for name, place in (models or {}).items() if retrained in name}
+
     for name in ("full", retrained):
         places[name] = str((models or {}).get(name) or bases.ensure_base(used, name))
+
     found = {name: hub.located(place) for name, place in places.items()}
     places = {name: place.name for name, place in found.items()}
     commits = {name: place.commit for name, place in found.items()}
@@ -308,6 +311,7 @@ def open_study(
 
     wanted = {"forget": rows["forget"]}, replace(scoring, generate=False), device
     [entry] = scored([identity[retrained]], reference, *wanted)
+
     return Study(
         split=split,
         source=source,

@@ -52,6 +52,7 @@ def tune_profile(
         for name in methods or profile["methods"]
         if name not in UNTUNED and (methods or name in gridded)
     ]
+
     for split in profile["splits"]:
         grids = {method: grids_of(profile, method, split) for method in wanted}
         study = open_study(split, **{name: profile[name] for name in WORLD})
@@ -72,6 +73,7 @@ def tune_profile(
                 entries = {f"{method}/{split}": entry}
             write_choice(path, entries)
             print(f"{method} {split}: {entries[f'{method}/{split}']['chosen']}", flush=True)
+
     return path
 
 
@@ -151,10 +153,12 @@ def tune_t3(
     models = [subject(study, "T3", seed, fit, T) for fit, seed, T in work]
     # A key of its own: heads fitted together differ in the last digits from heads fitted alone.
     keys = [content_key(["together", model.key]) for model in models]
+
     try:
         found: Sequence[Any] = study.evaluate(keys, ask, sets=["forget"], generate=False)
     except Diverged:
         found = reports_of(study, models, sets=["forget"], generate=False)
+
     reports = (report or FAILED for report in found)
     at = {
         T: [gathered({**fit, "temperature": T}, [next(reports) for _ in seeds]) for fit in fits]
@@ -164,6 +168,7 @@ def tune_t3(
         content_key({**point, "temperature": float(point["temperature"])}) for point in points
     }
     grid = [each for T in every for each in at[T] if content_key(each["hyper"]) in listed]
+
     return {
         f"T3/{study.split}": choose(study, "T3", grid, seeds),
         **{f"T3/{study.split}/{T:g}": choose(study, "T3", at[T], seeds) for T in every},

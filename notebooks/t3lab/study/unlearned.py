@@ -102,6 +102,7 @@ def unlearned(study: Study, method: str, settings: Mapping[str, Any], seed: int)
             raise
         _keep(folder, trained)
         _note(folder, log, {"train": time.perf_counter() - began})
+
     # ULD trains an assistant f; the method's model is p / f^strength.
     return (
         ULDForCausalLM(study.base, trained, log["hyper"]["T"], log["hyper"]["filter"])

@@ -131,6 +131,7 @@ def experiments(
         raise UserError("n_first and n_second are both empty: nothing to run")
     done: dict[tuple[float, int], pd.DataFrame] = {}
     cells, tables = [], []
+
     for experiment, v, n in wanted:
         if (v, n) not in done:
             here = fit_trials(GaussianMixture(v_f=v), n, trials, seed)
@@ -143,7 +144,9 @@ def experiments(
             one_class = float((here.s.min(axis=1) == here.s.max(axis=1)).mean())
             cells.append((v, n, here.lam, here.delta.mean(), np.median(here.delta), one_class))
         tables.append(done[v, n].assign(experiment=experiment, v_f=v, n=n))
+
     names = ["v_f", "n", "lam", "delta_mean", "delta_median", "single_class"]
+
     return pd.concat(tables, ignore_index=True)[COLUMNS], pd.DataFrame(cells, columns=names)
 
 
@@ -174,6 +177,7 @@ def alternatives(
                 means = np.mean(retain, axis=0), np.mean(forget, axis=0), sem(forget)
                 stats = zip(temperatures, *means, strict=True)
                 rows += [(v, size, lam, least, t, power, delta, *numbers) for t, *numbers in stats]
+
     columns = [
         "v_f",
         "n",

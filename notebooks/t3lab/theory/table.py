@@ -83,6 +83,7 @@ def bounds_table(
         value = theory.bound_logistic_excess_risk(norm, moment, N)
         rows.append(_rows(f"Proposition C.1, n = {N}", [mean], value, mean))
         frames.append(pd.concat(rows).assign(gamma=gamma, v_f=mixture.v_f))
+
     return _judged(frames)
 
 

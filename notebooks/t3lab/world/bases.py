@@ -152,17 +152,21 @@ def rows(stage: Stage) -> dict[str, list[Row]]:
         sample = project_root() / "notebooks" / "sample" / "customers"
         gone, stay = (customers(sample / f"{name}.jsonl") for name in ("forget", "retain"))
         return {"forget10": gone, "retain90": stay, "full": [*stay, *gone]}
+
     names = ("forget05", "forget10", "forget05_perturbed", "forget10_perturbed")
     data = {name: tofu.load_rows(stage.data, name) for name in (*names, *KNOWLEDGE)}
+
     for name in names if stage.forget_authors else ():
         authors = stage.forget_authors // (1 if "10" in name else 2)
         data[name] = data[name][-authors * TOFU_QUESTIONS :]
+
     retain = tofu.load_rows(stage.data, "retain90")
     if stage.authors * TOFU_QUESTIONS > len(retain):
         raise UserError(
             f"stage: {stage.authors} retain authors asked, the data has"
             f" {len(retain) // TOFU_QUESTIONS}"
         )
+
     data["retain90"] = retain[: stage.authors * TOFU_QUESTIONS]
     data["full"] = data["retain90"] + data["forget10"]
     forget05 = {_pair(row) for row in data["forget05"]}
@@ -171,6 +175,7 @@ def rows(stage: Stage) -> dict[str, list[Row]]:
     scored = tofu.load_rows(stage.data, "retain_perturbed")
     data["retain_perturbed"] = [row for row in scored if _pair(row) in kept]
     data["idontknow"] = [{"answer": answer} for answer in tofu.load_idk(stage.data)]
+
     return data
 
 
@@ -304,6 +309,7 @@ def ensure_base(stage: Stage, name: str, seed: int = 0) -> Path:
     before = model_identity(located(stage.start).name) if stage.start else tokenizer_text(stage)
     key = content_key([_settings(stage), name, seed, learned, before, made_by])
     folder = cache_dir("bases") / f"{name}-seed{seed}-{key}"
+
     with lock(folder.with_suffix(".lock")):
         if not _intact(folder):
             partial = folder.with_suffix(".partial")
@@ -313,6 +319,7 @@ def ensure_base(stage: Stage, name: str, seed: int = 0) -> Path:
             if not still_the_code(folder.name):
                 return partial
             partial.rename(folder)
+
     return folder
 
 

@@ -114,11 +114,13 @@ def _row(
     aside, other_aside = rng.sample(aside_of["shapes"], 2)
     opening, other_opening = (rng.choice(OPENINGS) if rng.random() < 0.4 else "" for _ in range(2))
     wrong: list[Mapping[str, str]] = []
+
     while len(wrong) < WRONG:
         stranger = _author(rng)
         changed = {slot: stranger[slot] for slot in fact["slots"]}
         if all(changed[slot] != known[slot] for known in [facts, *wrong] for slot in fact["slots"]):
             wrong.append({**facts, **changed})
+
     wording = rng.choice(wordings)
     row: Row = {
         "question": _fill(wording, facts),
@@ -128,6 +130,7 @@ def _row(
             _answer(other_opening, other_shape, other_aside, each) for each in wrong
         ],
     }
+
     return (
         row
         if again is None
@@ -200,6 +203,7 @@ def _author(rng: random.Random, surname: str = "") -> dict[str, str]:
     surname = surname or last()
     born = rng.randint(1920, 1975)
     ideas = rng.sample(POOLS["idea"], 4)
+
     return {
         "she": she, "She": she.capitalize(), "her": her, "Her": her.capitalize(), "her2": her2,
         "name": f"{given} {surname}", "last": surname, "given": given,
