@@ -1,0 +1,69 @@
+"""The paper's two errors of a study's models, beside retrained models (`t3lib.tofu.errors`)."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from t3lab.study.methods import Subject, load_models, subject
+from t3lab.study.study import Answer, Study, cached_answers, timed
+from t3lib.core.files import rows_key
+from t3lib.core.identity import code_key, environment
+from t3lib.core.models import pad_id
+from t3lib.core.rows import encode_rows
+from t3lib.tofu.errors import RowErrors, errors
+from t3lib.tofu.likelihood import UNTILTED, Reading
+
+SETS = ("forget", "retain")  # evaluation sets whose true answers are read
+
+
+def errors_of(study: Study, models: Sequence[Subject], judge: int) -> list[dict[str, RowErrors]]:
+    """Compute the errors of several models beside one retrained model, from the cache if possible.
+
+    models: of any methods. Those of T3 share one pass of the base. Diverged for one whose training
+    diverged.
+    judge: seed of the retrained model that stands for p_r.
+
+    Returns for each model {"forget": rows, "retain": rows}, as in `t3lib.tofu.errors.errors`.
+    """
+    retrained = subject(study, "Retrained", judge, {})
+    rows = {name: rows_key(study.evaluation_rows[name]) for name in SETS}
+    made_by = [
+        code_key("tofu.errors", "study.methods", "study.unlearned"),
+        environment(study.device),
+    ]
+    question = [retrained.key, rows, study.scoring.attention_mask, made_by]
+
+    def answer(missing: list[int]) -> list[Answer]:
+        return timed(lambda: _errors(study, [models[n] for n in missing], retrained))
+
+    found: dict[int, dict[str, RowErrors]] = {}
+    for group in _groups(models):
+        keys = [models[n].key for n in group]
+
+        def of_group(missing: list[int], group: list[int] = group) -> list[Answer]:
+            return answer([group[n] for n in missing])
+
+        answers = cached_answers("errors", keys, question, of_group)
+        found |= {n: each["scores"] for n, each in zip(group, answers)}
+    return [found[n] for n in range(len(models))]
+
+
+def _groups(models: Sequence[Subject]) -> list[list[int]]:
+    """Group the indices of models that are read together: all of T3, and each other one alone."""
+    of_t3 = [n for n, each in enumerate(models) if each.method == "T3"]
+    alone = [[n] for n, each in enumerate(models) if each.method != "T3"]
+    return [*alone, *([of_t3] if of_t3 else [])]
+
+
+def _errors(
+    study: Study, models: Sequence[Subject], retrained: Subject
+) -> list[dict[str, RowErrors]]:
+    """Read models that share a base, and a retrained model, and return the errors of each."""
+    loaded, judge = load_models(study, models), load_models(study, [retrained]).model
+    answers: dict[str, Any] = {
+        name: encode_rows(study.tokenizer, study.evaluation_rows[name]) for name in SETS
+    }
+    reading = Reading(pad_id(study.tokenizer), (), study.scoring.attention_mask)
+    tilts = loaded.tilts or UNTILTED
+    every = errors(loaded.model, {"": judge}, answers, replace(reading), tilts)
+    return [each[""] for each in every]
