@@ -75,6 +75,7 @@ class Reference(Oracle):
     """T3's p_hat for a base (any causal LM) and pairs (A, B), all in float64.
 
     neutral: tokens at which f is 1. gate: T is 1 where sum_y p f is not below it, for gate < 1.
+    tail: tokens of at most this share of the largest probability are not tempered.
     """
 
     base: Any
@@ -82,6 +83,7 @@ class Reference(Oracle):
     temperature: float
     neutral: Sequence[int] = ()
     gate: float = 1.0
+    tail: float = 0.0
 
     @classmethod
     def of(
@@ -91,15 +93,28 @@ class Reference(Oracle):
         temperature: float,
         neutral: Sequence[int] = (),
         gate: float = 1.0,
+        tail: float = 0.0,
     ) -> "Reference":
         doubled = [(A.detach().cpu().double(), B.detach().cpu().double()) for A, B in heads]
-        return cls(in_float64(base), doubled, temperature, neutral, gate)
+        return cls(in_float64(base), doubled, temperature, neutral, gate, tail)
 
     def f(self, A: Tensor, B: Tensor, context: Tensor) -> Tensor:
         values = 1 / (1 + torch.exp(-(B @ (A @ context))))
         for token in self.neutral:
             values[token] = 1.0
         return values
+
+    def tempered(self, p: Tensor) -> Tensor:
+        cut = self.tail * p.max()
+        return torch.tensor(
+            [
+                y ** (1 / self.temperature) * (cut ** (1 - 1 / self.temperature) if cut else 1)
+                if y > cut
+                else y
+                for y in p.tolist()
+            ],
+            dtype=p.dtype,
+        )
 
     @torch.no_grad()
     def logp(self, ids: Tensor, mask: Tensor, positions: Tensor | None = None) -> Tensor:
@@ -119,7 +134,7 @@ class Reference(Oracle):
                     f = f * self.f(A, B, context)
                 keep = self.gate < 1 and sum(p.tolist()[y] * f.tolist()[y] for y in range(len(p)))
                 untempered = self.gate < 1 and keep >= self.gate
-                weight = f * (p if untempered else p ** (1 / self.temperature))
+                weight = f * (p if untempered else self.tempered(p))
                 steps.append(torch.log(weight / weight.sum()))
             rows.append(torch.stack(steps))
         return torch.stack(rows)
@@ -134,7 +149,7 @@ class Reference(Oracle):
             for A, B in self.heads:
                 f = f * self.f(A, B, context)
             if self.gate == 1 or (logp.exp() * f).sum() < self.gate:
-                logp = logp / self.temperature
+                logp = torch.log(self.tempered(logp.exp()))
             out.append(torch.log_softmax(logp + torch.log(f), -1))
         return torch.stack(out)
 

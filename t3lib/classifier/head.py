@@ -31,6 +31,7 @@ SETTINGS = (
     "temperature",
     "untrained",
     "gate",
+    "tail",
 )
 NEVER = -1e30  # log f of ids without a token, finite so that sums of several heads are
 
@@ -49,6 +50,8 @@ class T3Head(nn.Module, PyTorchModelHubMixin):
     temperature: the T that the head was tuned for, used when a sampler is given none.
     gate: θ of gated tempering (ours, see `t3lib.sampler.tilt.gated_temperature`), used when a
     sampler is given none. 1 is the paper's T3, which tempers everywhere.
+    tail: ε of `t3lib.sampler.tilt.tempered`, used when a sampler is given none. 0 is the paper's
+    T3, which tempers all tokens.
     untrained: f of tokens that were no target in training. "as drawn" is the paper's: their rows of
     B keep the random start, so f is noise there. "neutral" is ours: f = 1 for them, so that the
     base alone decides about tokens of which the head knows nothing.
@@ -82,13 +85,15 @@ class T3Head(nn.Module, PyTorchModelHubMixin):
         temperature: float = TEMPERATURE,
         untrained: str = "as drawn",
         gate: float = 1.0,
+        tail: float = 0.0,
         seed: int = 0,
         info: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
         self.hidden_size, self.vocab_size, self.rank = hidden_size, vocab_size, rank
         self.init_b, self.prior, self.gamma, self.mu, self.w = init_b, prior, gamma, mu, w
-        self.temperature, self.untrained, self.gate = temperature, untrained, gate
+        self.temperature, self.untrained = temperature, untrained
+        self.gate, self.tail = gate, tail
         self.info: dict[str, Any] = dict(info or {})
 
         for name in SETTINGS:

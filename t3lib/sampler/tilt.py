@@ -11,6 +11,7 @@ divides the logits of p_hat when sampling.
 
 import copy
 import functools
+import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -51,18 +52,38 @@ FROM_TRANSFORMERS = {
     "_commit_hash",
     "cache_dir",
 }
+DIALS = ("temperature", "gate", "tail")  # of the sampler; a head has the values it was tuned for
 Heads = T3Head | str | Path | Sequence[T3Head | str | Path]
 
 
-def tilt_logits(logits: Tensor, logf: Tensor, temperature: float | Tensor) -> Tensor:
+def tempered(logits: Tensor, temperature: float | Tensor, tail: float = 0.0) -> Tensor:
+    """log p̃ up to a constant:  p̃ = p^(1/T) c^(1 − 1/T) where p > c, p elsewhere;  c = ε max_y p(y).
+
+    ε = 0 is the paper's p^(1/T). With ε > 0 (ours) only the spike is flattened and the tail stays
+    as it is, so that a large vocabulary costs no more than a small one (`tail_price_bound` in
+    `t3lib.theory.price`). ε = 1 does not temper.
+
+    logits: (..., V) of the base in any float dtype. temperature: T, a number or (..., 1). tail: ε.
+    Returns (..., V) in float32.
+    """
+    logits = logits.float()
+    if not tail:
+        return logits / temperature
+    cut = logits.amax(-1, keepdim=True) + math.log(tail)
+    return torch.where(logits > cut, cut + (logits - cut) / temperature, logits)
+
+
+def tilt_logits(
+    logits: Tensor, logf: Tensor, temperature: float | Tensor, tail: float = 0.0
+) -> Tensor:
     """log p(y | x) / T + log f(x, y), up to a constant at each position (the logarithm of Eq. 5).
 
-    logits: (..., V) of the base in any float dtype. logf: (..., V) of the head. temperature: T, a
-    number or (..., 1). Returns (..., V) in float32. Neither p nor the result is normalised, which
-    would cost more passes over |V| in every step.
+    logits, temperature, tail: of `tempered`. logf: (..., V) of the head. Returns (..., V) in
+    float32. Neither p nor the result is normalised, which would cost more passes over |V| in every
+    step.
     """
     # In place, because (B, L, V) is large.
-    return (logits.float() / temperature).add_(logf.to(logits.device))
+    return tempered(logits, temperature, tail).add_(logf.to(logits.device))
 
 
 def gated_temperature(
@@ -105,14 +126,17 @@ def tilted(
     heads: Sequence[T3Head],
     temperature: float | Tensor,
     gate: float,
+    tail: float,
 ) -> Tensor:
-    """log p(y | x) / T(x) + Σ log f(x, y), up to a constant at each position (Eq. 5 of some heads).
+    """log p̃(y | x) + Σ log f(x, y), up to a constant at each position (Eq. 5 of some heads).
 
-    logits: (..., V) of the base. logf: w log f (..., V) of each head. temperature, gate: of
-    `gated_temperature`, which gives T(x). Returns (..., V) in float32.
+    p̃ is p^(1/T(x)), with T(x) of `gated_temperature` and the tail of `tempered`.
+
+    logits: (..., V) of the base. logf: w log f (..., V) of each head. temperature, gate, tail: T, θ
+    and ε. Returns (..., V) in float32.
     """
     T = temperature_at(logits, logf, heads, temperature, gate)
-    return tilt_logits(logits, functools.reduce(torch.add, logf), T)
+    return tilt_logits(logits, functools.reduce(torch.add, logf), T, tail)
 
 
 class T3ForCausalLM(WrappedCausalLM):
@@ -123,6 +147,7 @@ class T3ForCausalLM(WrappedCausalLM):
     same base, whose log f are added.
     temperature: the paper's T, by default the heads' own.
     gate: θ of `gated_temperature`, by default the heads' own; 1 is the paper's T3.
+    tail: ε of `tempered`, by default the heads' own; 0 is the paper's T3.
     allow_sharpening: accept T below 1.
     tokenizer: if given, its hash is compared with the one that each head records.
     other_base: accept a head that was trained on another base.
@@ -130,8 +155,8 @@ class T3ForCausalLM(WrappedCausalLM):
     Logits are float32 and not normalised; a loss for `labels` is computed under p_hat. Where no
     position_ids are given, they are those of the base's own `forward` and `generate`. A
     cache filled by this model has one layer more than the base's, with the pooled context.
-    UserError for a head of other sizes, on another device or of another base or tokenizer, for a T
-    or gate out of range, and for heads that differ in one of these if it is not given.
+    UserError for a head of other sizes, on another device or of another base or tokenizer, for a
+    T, gate or tail out of range, and for heads that differ in one of these if it is not given.
     """
 
     heads: Any
@@ -144,6 +169,7 @@ class T3ForCausalLM(WrappedCausalLM):
         temperature: float | None = None,
         *,
         gate: float | None = None,
+        tail: float | None = None,
         allow_sharpening: bool = False,
         tokenizer: Any = None,
         other_base: bool = False,
@@ -177,8 +203,8 @@ class T3ForCausalLM(WrappedCausalLM):
         self.heads = nn.ModuleList(placed)
         self.allow_sharpening = allow_sharpening
 
-        # T and gate, given or the heads' own.
-        for name, given in {"temperature": temperature, "gate": gate}.items():
+        # T, gate and tail, given or the heads' own.
+        for name, given in {"temperature": temperature, "gate": gate, "tail": tail}.items():
             own = [getattr(head, name) for head in placed]
             if given is None and len({*own}) > 1:
                 values = ", ".join(f"{value:g}" for value in own)
@@ -218,6 +244,16 @@ class T3ForCausalLM(WrappedCausalLM):
         """UserError outside [0, 1]."""
         self._gate = float(check("gate", value))
 
+    @property
+    def tail(self) -> float:
+        """ε of `tempered`; assign to change it. UserError outside [0, 1]."""
+        return self._tail
+
+    @tail.setter
+    def tail(self, value: float) -> None:
+        """UserError outside [0, 1]."""
+        self._tail = float(check("tail", value))
+
     def project(self, hidden: Tensor) -> Tensor:
         """z = A H of all heads, side by side: hidden (B, L, d) -> (B, L, sum of ranks)."""
         parts = [head.project(hidden) for head in self.heads]
@@ -243,7 +279,7 @@ class T3ForCausalLM(WrappedCausalLM):
         belonging.check_sizes(self.heads[0], hidden.shape[-1], logits.shape[-1])
         pooled = self._pooled(hidden, prepared, cache)
         logf = self.logf(last_tokens(pooled, inputs["logits_to_keep"]))
-        return tilted(logits, logf, self.heads, self.temperature, self.gate)
+        return tilted(logits, logf, self.heads, self.temperature, self.gate, self.tail)
 
     def _pooled(self, hidden: Tensor, visible: Tensor | None, cache: Any) -> Tensor:
         """mean_t(A H_t) of the context up to each new token: (B, L, sum of ranks).
@@ -304,7 +340,7 @@ class T3ForCausalLM(WrappedCausalLM):
         return prepared
 
     def save_pretrained(self, save_directory: str | Path, **kwargs: Any) -> None:  # type: ignore[override]
-        """Save the head with the T and gate in use, never the base.
+        """Save the head with the T, gate and tail in use, never the base.
 
         Arguments as of `T3Head.save_pretrained`. UserError for several heads: save each one by
         itself.
@@ -312,16 +348,20 @@ class T3ForCausalLM(WrappedCausalLM):
         self._shared_head().save_pretrained(save_directory, **kwargs)
 
     def push_to_hub(self, repo_id: str, **kwargs: Any) -> str:  # type: ignore[override]
-        """Push the head with the T and gate in use to the Hub, never the base.
+        """Push the head with the T, gate and tail in use to the Hub, never the base.
 
         UserError for several heads: push each one by itself.
         """
         return self._shared_head().push_to_hub(repo_id, **kwargs)
 
     def _shared_head(self) -> T3Head:
-        """Return a copy of the only head, with the T and gate in use; UserError for several."""
+        """Return a copy of the only head with the T, gate and tail in use.
+
+        UserError for several heads.
+        """
         head = copy.copy(self.head)  # shares the weights; only the copy gets these
-        head.temperature, head.gate = self.temperature, self.gate
+        for name in DIALS:
+            setattr(head, name, getattr(self, name))
         return head
 
     @classmethod
@@ -332,6 +372,7 @@ class T3ForCausalLM(WrappedCausalLM):
         base: PreTrainedModel | str | Path | None = None,
         temperature: float | None = None,
         gate: float | None = None,
+        tail: float | None = None,
         allow_sharpening: bool = False,
         tokenizer: Any = None,
         other_base: bool = False,
@@ -366,6 +407,7 @@ class T3ForCausalLM(WrappedCausalLM):
             heads,
             temperature,
             gate=gate,
+            tail=tail,
             allow_sharpening=allow_sharpening,
             tokenizer=tokenizer,
             other_base=other_base,

@@ -44,7 +44,7 @@ class Tilted:
         check_config(vllm_config)
         super().__init__(vllm_config=vllm_config, prefix=prefix)  # type: ignore[call-arg]
         model, parallel = vllm_config.model_config, vllm_config.parallel_config
-        heads, self.t3_temperature, self.t3_gate = heads_of(model)
+        heads, self.t3_temperature, self.t3_gate, self.t3_tail = heads_of(model)
         self.t3_heads = [head.to(vllm_config.device_config.device) for head in heads]
         self.t3_ranks = [head.rank for head in heads]
         size, kv_heads = model.get_head_size(), model.get_num_kv_heads(parallel)
@@ -90,7 +90,7 @@ class Tilted:
         if logits is None:
             return None
         logf = [head.logf(context) for head, context in zip(self.t3_heads, contexts)]
-        return tilted(logits, logf, self.t3_heads, self.t3_temperature, self.t3_gate)
+        return tilted(logits, logf, self.t3_heads, self.t3_temperature, self.t3_gate, self.t3_tail)
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> set[str]:
         """Load the base's weights; UserError if a head was trained on another base."""

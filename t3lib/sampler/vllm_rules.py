@@ -110,11 +110,12 @@ def check_config(vllm_config: Any) -> None:
         raise UserError(f"T3 in vLLM does not serve {found[0]}")
 
 
-def heads_of(model_config: Any) -> tuple[list[T3Head], float, float]:
-    """Load the heads that `--hf-overrides` names, on the CPU; return them, T and the gate θ.
+def heads_of(model_config: Any) -> tuple[list[T3Head], float, float, float]:
+    """Load the heads that `--hf-overrides` names, on the CPU; return them, T, θ and ε.
 
     model_config: vLLM's. UserError for a missing or damaged head, for one of other sizes, for heads
-    of different bases, for heads of different T or gates where none is given, and for a T below 1.
+    of different bases, for heads of different T, gates or tails where none is given, and for a T
+    below 1.
     """
     config = model_config.hf_config
     names = getattr(config, "t3_head", None) or []
@@ -130,7 +131,7 @@ def heads_of(model_config: Any) -> tuple[list[T3Head], float, float]:
 
     # One T and one gate for all heads: what the configuration gives, or what they share.
     dials = {}
-    for name in ("temperature", "gate"):
+    for name in ("temperature", "gate", "tail"):
         given = getattr(config, f"t3_{name}", None)
         values = {getattr(head, name) for head in heads} if given is None else {given}
         if len(values) > 1:
@@ -138,7 +139,8 @@ def heads_of(model_config: Any) -> tuple[list[T3Head], float, float]:
                 f"these heads have different {name}s ({sorted(values)}): give t3_{name}"
             )
         dials[name] = values.pop()
-    return heads, check_temperature(dials["temperature"]), check("gate", dials["gate"])
+    T = check_temperature(dials["temperature"])
+    return heads, T, check("gate", dials["gate"]), check("tail", dials["tail"])
 
 
 class JudgedSamplers(LogitsProcessor, LogitsProcessorV2):

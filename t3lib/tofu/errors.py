@@ -193,7 +193,7 @@ def _logp(at: Positions, tilt: Tilt, heads: Sequence[Any]) -> Tensor:
         return (at.logits / T).log_softmax(-1)
     number = next(n for n, each in enumerate(heads) if each is head)
     pooled = at.z.split([each.rank for each in heads], -1)[number].contiguous()
-    return tilted(at.logits, [head.logf(pooled)], [head], T, head.gate).log_softmax(-1)
+    return tilted(at.logits, [head.logf(pooled)], [head], T, head.gate, head.tail).log_softmax(-1)
 
 
 def _together(

@@ -34,7 +34,7 @@ from t3lib.core.models import (
 )
 from t3lib.core.progress import progress_bar
 from t3lib.core.rows import IGNORE, Example, collate, length_sorted, shared_start
-from t3lib.sampler.tilt import temperature_at, tilted
+from t3lib.sampler.tilt import temperature_at, tempered, tilted
 from t3lib.sampler.wrapped import HiddenStates, check_finite, cuts_states, plain_base
 
 Tilt = tuple[T3Head | None, float]  # (head, T); head None: the base itself, tempered at T
@@ -189,9 +189,9 @@ def target_logp(at: Positions, tilts: Sequence[Tilt]) -> Tensor:
     """log p_hat(target) = log p/T + log f - log sum_y p(y)^(1/T) f(y)   (Eq. 5) for every tilt.
 
     at: N positions. tilts: pairs of a head (None for f = 1) and a temperature T. Returns
-    (n_tilts, N). p^(1/T) is computed once for each T and f once for each head, so each further pair
-    of these costs one product over the vocabulary. A head with a gate (`gated_temperature`) costs a
-    second one, at T = 1.
+    (n_tilts, N). p^(1/T) is computed once for each T (and tail) and f once for each head, so each
+    further pair of these costs one product over the vocabulary. A head with a gate
+    (`gated_temperature`) costs a second one, at T = 1.
     """
     gated = [
         (row, head, T)
@@ -204,16 +204,18 @@ def target_logp(at: Positions, tilts: Sequence[Tilt]) -> Tensor:
     f = {head: values.exp() for head, values in logf.items()}
 
     result = torch.empty(len(every), len(at.target), dtype=logp.dtype, device=logp.device)
-    for T in dict.fromkeys(T for _, T in every):
-        rows = [(row, head) for row, (head, its_T) in enumerate(every) if its_T == T]
-        tempered = logp if T == 1 else logp / T
-        result[[row for row, _ in rows]] = _at(tempered, at.target)
+    tails = [0.0 if head is None or T == 1 else head.tail for head, T in every]
+    dials = [(T, tail) for (_, T), tail in zip(every, tails)]
+    for T, tail in dict.fromkeys(dials):
+        rows = [(row, every[row][0]) for row, each in enumerate(dials) if each == (T, tail)]
+        log_power = logp if T == 1 else tempered(logp, T, tail)
+        result[[row for row, _ in rows]] = _at(log_power, at.target)
         if T == 1 and all(head is None for _, head in rows):
             continue  # p is normalised already
-        power = tempered.exp()
+        power = log_power.exp()
         for row, head in rows:
             if head is not None:
-                normaliser = _log_partition(tempered, power, logf[head], f[head])
+                normaliser = _log_partition(log_power, power, logf[head], f[head])
                 result[row] = result[row] + _at(logf[head], at.target) - normaliser
             elif T != 1:
                 result[row] -= power.sum(-1).log()
@@ -230,7 +232,9 @@ def choices(at: Positions, tilts: Sequence[Tilt]) -> Tensor:
     """argmax_y log p(y)/T + log f(y), the next token of greedy decoding: (n_tilts, N)."""
     logf = _logf(at.z, tilts)
     scores = (
-        at.logits if head is None else tilted(at.logits, [logf[head]], [head], T, head.gate)
+        at.logits
+        if head is None
+        else tilted(at.logits, [logf[head]], [head], T, head.gate, head.tail)
         for head, T in tilts
     )
     return torch.stack([values.argmax(-1) for values in scores])
@@ -278,15 +282,16 @@ def _at(values: Tensor, target: Tensor) -> Tensor:
     return values.gather(-1, target[:, None])[:, 0]
 
 
-def _log_partition(tempered: Tensor, power: Tensor, logf: Tensor, f: Tensor) -> Tensor:
+def _log_partition(log_power: Tensor, power: Tensor, logf: Tensor, f: Tensor) -> Tensor:
     """log sum_y p(y)^(1/T) f(y)   (Eq. 5's normaliser): (N,).
 
-    tempered: log p / T. power: its exponential. logf, f: of one head. All are (N, V).
+    log_power: log p / T, or `tempered`. power: its exponential. logf, f: of one head. All of them
+    are (N, V).
     """
     partition = torch.linalg.vecdot(power, f)
     result = partition.log()
     if (lost := partition < TINY).any():
-        result[lost] = torch.logsumexp(tempered[lost] + logf[lost], -1)
+        result[lost] = torch.logsumexp(log_power[lost] + logf[lost], -1)
     return result
 
 

@@ -208,7 +208,7 @@ def _scores(reader: Reader, tilt: Tilt, logits: Tensor, z: Tensor | None, at: Te
         return few / T
     parts = zip(reader.heads, z[at].split([each.rank for each in reader.heads], -1))
     logf = next(each.logf(part) for each, part in parts if each is head)
-    return tilted(few, [logf], [head], T, head.gate)
+    return tilted(few, [logf], [head], T, head.gate, head.tail)
 
 
 def draw(logits: Tensor, state: Tensor, top_p: float, uniform: Tensor) -> Tensor:

@@ -222,4 +222,4 @@ def _logits(at: Positions, tilt: Tilt) -> torch.Tensor:
     head, T = tilt
     if head is None or at.z is None:
         return at.logits / T
-    return tilted(at.logits, [head.logf(at.z)], [head], T, head.gate)
+    return tilted(at.logits, [head.logf(at.z)], [head], T, head.gate, head.tail)

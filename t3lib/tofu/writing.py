@@ -313,7 +313,7 @@ def _likeliest(reader: Reader, tilts: Sequence[Tilt]) -> Choose:
                 for part in order[whose[writer[order]] == number].split(rows):
                     at, of = state[part].unique(return_inverse=True)
                     here, logf = logits[state[part]], head.logf(pooled[at])[of]
-                    scores = tilted(here, [logf], [head], T[part], head.gate)
+                    scores = tilted(here, [logf], [head], T[part], head.gate, head.tail)
                     score[part], token[part] = scores.max(-1)
 
         check_finite(whole, score)

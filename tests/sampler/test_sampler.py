@@ -13,6 +13,8 @@ import pytest
 import torch
 import transformers.generation.utils as generation
 from families import CONFIGS, HIDDEN, VOCAB, family
+from hypothesis import given
+from hypothesis import strategies as st
 from modes import LENGTH, LIMIT, NEW, beams, decode, expected, prompt, worst
 from packaging.version import Version
 from peft import LoraConfig, PromptTuningConfig, get_peft_model
@@ -39,9 +41,11 @@ from t3lib.sampler.tilt import (
     T3ForCausalLM,
     gated_temperature,
     temperature_at,
+    tempered,
     tilt,
     tilt_logits,
 )
+from t3lib.theory.price import tail_price_bound
 
 
 def model(name: str = "llama", temperature: float = T, **settings: Any) -> T3ForCausalLM:
@@ -82,6 +86,54 @@ def test_theta_of_zero_is_the_untempered_tilt_and_theta_of_one_is_t3():
     assert torch.equal(found[T, 1.0], model()(ids, attention_mask=mask).logits)
     assert torch.equal(found[T, 0.0], found[1.0, 1.0])
     assert torch.equal(found[1.0, 0.5], found[1.0, 1.0])
+
+
+@given(st.integers(0, 10**6), st.floats(1.0, 8.0), st.floats(1e-6, 1.0))
+def test_keeping_the_tail_tempers_the_spike_alone(seed, temperature, tail):
+    """By the definition in float64; no log-ratio inside the tail changes, and the price is bounded
+    at any size of the vocabulary.
+    """
+    draw = torch.Generator().manual_seed(seed)
+    logits = torch.randn(5, 300, generator=draw, dtype=torch.float64) * 4
+    p = logits.softmax(-1)
+    c = tail * p.amax(-1, keepdim=True)
+    want = torch.where(p > c, p ** (1 / temperature) * c ** (1 - 1 / temperature), p)
+    want = (want / want.sum(-1, keepdim=True)).log()
+    found = tempered(logits, temperature, tail).double().log_softmax(-1)
+    torch.testing.assert_close(found, want, atol=2e-4, rtol=1e-4)
+    price = (p * (p.log() - found)).sum(-1)
+    assert (price <= float(tail_price_bound(tail, temperature)) + 1e-5).all()
+
+
+def test_without_a_tail_it_is_the_papers_t3_to_the_bit_and_a_tail_of_one_does_not_temper():
+    logits, logf = torch.randn(9, 7) * 5, torch.randn(9, 7).sigmoid().log()
+    assert torch.equal(tilt_logits(logits, logf, 2.5, 0.0), (logits / 2.5).add(logf))
+    assert torch.equal(tilt_logits(logits, logf, 2.5, 1.0), logits + logf)
+    gated = torch.where(torch.arange(9)[:, None] < 4, 2.5, 1.0)  # T(x) of a gate
+    found = tilt_logits(logits, logf, gated, 0.01)
+    assert torch.equal(found[:4], tilt_logits(logits[:4], logf[:4], 2.5, 0.01))
+    torch.testing.assert_close(found[4:], logits[4:] + logf[4:])
+
+
+def test_a_tail_is_checked_saved_and_one_for_all_heads(tmp_path):
+    both = [head(tail=0.5), head(4)]
+    for wrong in (-0.1, 1.1, True, "half"):
+        with pytest.raises(UserError, match="tail must be a number from 0 to 1"):
+            model(tail=wrong)
+    with pytest.raises(UserError, match=r"different tails \(0.5, 0\): give the one to use"):
+        T3ForCausalLM(family("llama"), both, T)
+    made = T3ForCausalLM(family("llama"), both[0], T)
+    made.tail = 0.25
+    made.save_pretrained(tmp_path / "head")
+    again = T3ForCausalLM.from_pretrained(tmp_path / "head", base=family("llama"))
+    assert again.tail == 0.25 and both[0].tail == 0.5
+    ids, mask = prompt("left")
+    with torch.no_grad():
+        kept, none = (
+            again(ids, attention_mask=mask).logits,
+            model()(ids, attention_mask=mask).logits,
+        )
+    assert not torch.allclose(kept, none)
 
 
 def test_a_gate_is_checked_saved_and_one_for_all_heads(tmp_path):

@@ -37,14 +37,17 @@ measured: dict[tuple[str, str], dict[str, float]] = {}
 
 NEUTRAL = {"left": range(0, VOCAB, 3)}  # untaught tokens of the head that decodes with this padding
 GATE = {"holes": 0.5}  # of the head that decodes with this padding
+TAIL = {"right": 0.1, "holes": 0.05}  # the same; "holes" has both
 
 
-def head(seed: int = 3, neutral: Sequence[int] = (), gate: float = 1.0) -> T3Head:
+def head(
+    seed: int = 3, neutral: Sequence[int] = (), gate: float = 1.0, tail: float = 0.0
+) -> T3Head:
     made = T3Head(HIDDEN, VOCAB, rank=5, seed=seed)
     if neutral:
         made.untrained, made.taught = "neutral", torch.ones(VOCAB, dtype=torch.bool)
         made.taught[list(neutral)] = False
-    made.gate = gate
+    made.gate, made.tail = gate, tail
     made.A.data *= 3
     made.B.data *= 5
     return made.to(DEVICE)
@@ -53,7 +56,7 @@ def head(seed: int = 3, neutral: Sequence[int] = (), gate: float = 1.0) -> T3Hea
 @functools.cache
 def t3(name: str, padding: str = "none") -> Reference:
     """The oracle of T3 with `head()` at T on a family's base."""
-    dials = NEUTRAL.get(padding, ()), GATE.get(padding, 1.0)
+    dials = NEUTRAL.get(padding, ()), GATE.get(padding, 1.0), TAIL.get(padding, 0.0)
     return Reference.of(family(name), [(head().A, head().B)], T, *dials)
 
 
@@ -84,7 +87,8 @@ def test_exact(name: str, mode: str, padding: str) -> None:
         # generate renumbers a right-padded row's tokens when called again, for any base; and a
         # hybrid base forgets the mask of a prompt's later chunks
         padding = "holes"
-    made = head(neutral=NEUTRAL.get(padding, ()), gate=GATE.get(padding, 1.0))
+    dials = {"gate": GATE.get(padding, 1.0), "tail": TAIL.get(padding, 0.0)}
+    made = head(neutral=NEUTRAL.get(padding, ()), **dials)
     measure(mode, name, T3ForCausalLM(family(name), made, T), padding, mode)
 
 
@@ -108,8 +112,9 @@ def test_families_beside_those_of_the_table_are_exact(name: str, mode: str) -> N
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_the_reference_can_tell(name: str) -> None:
-    """Forgetting the padding mask, another T, another head, a head whose tokens are not neutral and
-    one whose gate is open would all be seen: each is off by far more than LIMIT.
+    """Forgetting the padding mask, another T, another head, a head whose tokens are not neutral,
+    one whose gate is open and one that keeps the tail would all be seen: each is off by far more
+    than LIMIT.
     """
     neutral = NEUTRAL["left"]
     for wrong in (
@@ -117,6 +122,7 @@ def test_the_reference_can_tell(name: str) -> None:
         T3ForCausalLM(family(name), head(seed=4, neutral=neutral), T),
         T3ForCausalLM(family(name), head(), T),
         T3ForCausalLM(family(name), head(neutral=neutral), T, gate=GATE["holes"]),
+        T3ForCausalLM(family(name), head(neutral=neutral), T, tail=TAIL["right"]),
     ):
         assert teacher_delta(wrong, name, masked=True) > 100 * LIMIT
     right = T3ForCausalLM(family(name), head(neutral=neutral), T)

@@ -141,6 +141,7 @@ def heads(tiny_model, tmp_path):
     one = T3Head(d, V, 9, seed=1, w=1.25, temperature=2.5, untrained="neutral")
     two = T3Head(d, V, 5, seed=2, prior="population", gamma=0.1, temperature=2.5)
     one.gate = two.gate = 0.25
+    one.tail = two.tail = 0.02
     one.taught, two.has_token = torch.rand(V) < 0.5, torch.rand(V) < 0.9
     for head, name in ((one, "one"), (two, "two")):
         head.info = belonging.weights_identity(tiny_model)
@@ -179,6 +180,7 @@ def test_the_class_computes_what_the_sampler_does(served, tiny_model, heads):
 
     gates = {"open for all": 0.0, "shut for all": 1.0}
     gates["open for one"] = sorted(map(kept, ids.split(LENGTHS)))[-1] - 1e-6
+    assert model.t3_tail == whole.tail == 0.02
     assert model.t3_gate == whole.gate == 0.25 and 0.2 < gates["open for one"] < 0.9
     found = {}
     for name, gate in gates.items():

@@ -418,13 +418,14 @@ def test_a_partition_function_that_underflows_is_computed_in_log_space(heads):
 
 
 @pytest.mark.parametrize("w", [1.0, 3.0])
-def test_a_gate_scores_and_writes_as_the_gated_sampler_does(
+def test_gates_and_tails_score_and_write_as_the_sampler_does(
     tiny_model, tokenizer, examples, prompts, heads, reading, w
 ):
-    """Tilts of one head with several gates, w and T together: each as the sampler alone."""
-    made = [copy.copy(heads[0]) for _ in range(3)]
-    for head, gate in zip(made, (1.0, 0.499, 0.494)):
-        head.gate, head.w = gate, w
+    """Tilts of one head with several gates, tails, w and T together: each as the sampler alone."""
+    made = [copy.copy(heads[0]) for _ in range(5)]
+    gates, tails = (1.0, 0.499, 0.494, 1.0, 0.499), (0.0, 0.0, 0.0, 0.9, 0.9)
+    for head, gate, tail in zip(made, gates, tails):
+        head.gate, head.tail, head.w = gate, tail, w
     tilts = [(head, T) for head in made for T in (1.0, 3.0)] + [(None, 2.0)]
     losses = score.answer_losses(tiny_model, examples, reading, tilts)
     texts = writing.greedy(tiny_model, prompts[::3], reading, tilts, max_new_tokens=8)
@@ -435,7 +436,7 @@ def test_a_gate_scores_and_writes_as_the_gated_sampler_does(
         )
         assert [written] == writing.greedy(sampler, prompts[::3], reading, max_new_tokens=8)
     assert np.allclose(losses[0], losses[2]) and np.allclose(losses[0], losses[4])  # T = 1
-    assert len({each.sum().round(3) for each in losses}) == 5
+    assert len({each.sum().round(3) for each in losses}) == 7
 
 
 @pytest.mark.parametrize("batch_tokens", [1, 600, writing.BATCH_TOKENS])

@@ -18,7 +18,7 @@ from t3lib.tofu.data import retain_of
 from t3lib.tofu.evaluation import Report
 from t3lib.tofu.metrics import by_column
 
-OURS = ("gate", "untrained")  # T3's settings that the paper does not have
+OURS = ("gate", "tail", "untrained")  # T3's settings that the paper does not have
 
 Run = dict[str, Any]  # one run record, plain JSON: `results.RUN_KEYS`
 

@@ -35,7 +35,7 @@ from t3lib.core.files import atomic_write, cache_dir, content_key, lock, sha256_
 INFO, WEIGHTS = "info.json", "weights.safetensors"
 TENSORS = ("x", "y", "row", "s")  # of `Features`
 ROOM = 10  # weights are kept if the disk has room for so many times their size
-DIALS = ("temperature", "w", "gate", "untrained")  # T3's settings that are not trained
+DIALS = ("temperature", "w", "gate", "tail", "untrained")  # T3's settings that are not trained
 # The modules that train; what they are called with is in the key.
 HEAD = ("classifier.features", "classifier.fit")
 BASELINE = ("baselines.unlearn", "baselines.uld")
