@@ -577,8 +577,10 @@ def generate(args: argparse.Namespace) -> None:
     before, after = (ask(model, tokenizer, rows, **how) for model in (base, unlearned))
 
     strengths = ", ".join(f"{head.w:g}" for head in unlearned.heads)
-    gate = "" if unlearned.gate == 1 else f", gate = {unlearned.gate:g}"
-    label = f"T3 (T = {unlearned.temperature:g}, w = {strengths}{gate})"
+    ours = {"gate": 1, "tail": 0}  # the paper's T3 has these values
+    dials = {name: getattr(unlearned, name) for name in ours}
+    further = [f", {name} = {dials[name]:g}" for name in ours if dials[name] != ours[name]]
+    label = f"T3 (T = {unlearned.temperature:g}, w = {strengths}{''.join(further)})"
     width = len(label)
     for question, plain, tilted in zip(args.question, before, after):
         print(f"{'Q':<{width}} {printable(question, ANSWER)}")

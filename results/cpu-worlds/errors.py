@@ -21,8 +21,6 @@ world takes about 15 minutes on one core, most of it to train its models, which 
 
 import gzip
 import json
-import shlex
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -37,7 +35,6 @@ from t3lab.report.order import interval
 from t3lab.study.errors import errors_of
 from t3lab.study.methods import Subject, subject
 from t3lab.study.study import Study, open_study
-from t3lib.cli import Options
 from t3lib.core.errors import Diverged
 from t3lib.core.files import atomic_write, read_json, write_json
 from t3lib.core.progress import progress_bar
@@ -61,12 +58,6 @@ EACH = (
     " decoding writes word for word. Retrained is another retrained model."
 )
 MEANS = EACH.replace("judge)", "judge), means over worlds with 95% intervals (Student's t)")
-TINY = {
-    "stage": {"questions": 1, "vocab": 400, "hidden": 16, "heads": 2, "epochs": 1},
-    "methods": ["Original", "Retrained", "T3"],
-    "splits": ["forget10"],
-    "hyper": {"T3": {"epochs": 2, "warmup_epochs": 1}},
-}
 
 
 def make(worlds: list[int], methods: str, out: Path, tiny: bool) -> None:
@@ -77,10 +68,7 @@ def make(worlds: list[int], methods: str, out: Path, tiny: bool) -> None:
     results.check_clean(out)
     profile = profiles.load_profile("cpu")
     if tiny:
-        profile |= {
-            name: {**profile[name], **few} if isinstance(few, dict) else few
-            for name, few in TINY.items()
-        }
+        profile = script.tiny(profile, methods=["Original", "Retrained", "T3"])
     wanted = methods.split(",") if methods else profile["methods"]
     table, made = out / "tables" / "errors_each.csv", out / "errors" / "made.json"
     each = pd.read_csv(table) if table.is_file() else pd.DataFrame(columns=COLUMNS + MEASURES)
@@ -96,10 +84,8 @@ def make(worlds: list[int], methods: str, out: Path, tiny: bool) -> None:
         each = each.sort_values(COLUMNS, kind="stable", ignore_index=True)
         render.write_table(table.parent, "errors_each", each, caption=EACH)
 
-        facts = {"commit": results.provenance()["git_commit"]}
-        facts["command"] = shlex.join(["python", *sys.argv])
-        facts["cpu_seconds"] = round(time.process_time() - began)
-        write_json(made, (read_json(made) if made.is_file() else {}) | {f"world {world}": facts})
+        facts = {f"world {world}": script.made(began)}
+        write_json(made, (read_json(made) if made.is_file() else {}) | facts)
     render.write_table(table.parent, "errors", means(each), caption=MEANS)
 
 
@@ -196,12 +182,11 @@ def means(each: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["split", "method", *DIALS, "worlds", *spread])
 
 
-OPTIONS: Options = {
+OPTIONS: script.Options = {
     "--worlds": {"type": int, "nargs": "+", "default": [0, 1, 2, 3, 4, 5, 6, 7]},
     "--methods": {"default": "", "help": "separated by commas (default: all)"},
     "--out": {"type": Path, "default": Path("out/cpu-worlds")},
-    "--tiny": {"action": "store_true", "help": "try the script in seconds"},
-}
+} | script.TINY_OPTION
 
 if __name__ == "__main__":
     script.run(lambda given: make(**vars(given)), str(__doc__), OPTIONS)

@@ -85,7 +85,8 @@ def before_and_after(
         return answers, answers
 
     # One head as it is shares the base's passes.
-    if len(model.heads) == 1 and model.gate == model.heads[0].gate:
+    of_heads = {(head.gate, head.tail) for head in model.heads}
+    if len(model.heads) == 1 and of_heads == {(model.gate, model.tail)}:
         tilts = [*UNTILTED, (model.heads[0], model.temperature)]
         before, after = collect_by_tilt(model.base, tokenizer, inquiry, tilts, **options)
         return before, after
@@ -167,7 +168,7 @@ def complete(report: Report, inquiry: Inquiry, model: Any, tokenizer: Any, rows:
     base = model
     if isinstance(model, T3ForCausalLM):
         base = model.base
-        report["judged"] = judged_as(model.heads, model.temperature, model.gate)
+        report["judged"] = judged_as(model.heads, model)
 
     samples = 0
     if "verdict" not in report:

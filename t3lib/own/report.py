@@ -53,22 +53,24 @@ def report_folder(head: str | Path) -> Path:
 def report_of(folder: str | Path, head: Any) -> Report | None:
     """Read the report beside a head's folder; None if there is none about this head alone.
 
-    head: the `T3Head` in the folder. A report about other weights, or another T, w or gate, is not
-    about it. UserError for a file that is no report.
+    head: the `T3Head` in the folder. A report about other weights, or another T, w, gate or tail,
+    is not about it. UserError for a file that is no report.
     """
     if not (path := report_folder(folder) / "report.json").is_file():
         return None
     content = read_json(path)
     if not isinstance(content, dict) or "verdict" not in content:
         raise UserError(f"{path}: not the report of t3 unlearn")
-    judged = judged_as([head], head.temperature, head.gate)
+    judged = judged_as([head], head)
     return Report(content) if content.get("judged") == judged else None
 
 
-def judged_as(heads: Iterable[Any], temperature: float, gate: float) -> dict[str, Any]:
-    """Describe for a report what was judged: {"T", "gate", "heads": [{"w", "weights"}]}.
+def judged_as(heads: Iterable[Any], sampler: Any) -> dict[str, Any]:
+    """Describe for a report what was judged: {"T", "gate", "heads": [{"w", "weights"}]}, and "tail"
+    unless it is 0.
 
-    weights: a digest of A, B and the tokens that a `T3Head` counts as taught.
+    sampler: the head or the T3ForCausalLM whose T, gate and tail were used. weights: a digest of A,
+    B and the tokens that a `T3Head` counts as taught.
     """
     judged = []
     for head in heads:
@@ -77,7 +79,8 @@ def judged_as(heads: Iterable[Any], temperature: float, gate: float) -> dict[str
             if (tensor := getattr(head, name)) is not None:
                 digest.update(tensor.detach().cpu().double().contiguous().numpy().tobytes())
         judged.append({"w": head.w, "weights": digest.hexdigest()[:16]})
-    return {"T": temperature, "gate": gate, "heads": judged}
+    tail = {"tail": sampler.tail} if sampler.tail else {}
+    return {"T": sampler.temperature, "gate": sampler.gate, "heads": judged} | tail
 
 
 def save_report(report: Mapping[str, Any], folder: str | Path) -> Path:

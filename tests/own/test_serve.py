@@ -58,7 +58,7 @@ def place(tokenizer, tmp_path_factory):
     for name in ("head", "unjudged"):
         head.save_pretrained(folder / name)
     (folder / "head-report").mkdir()
-    report = {"verdict": {}, "coverage": {"samples": 16}, "judged": judged_as([head], 2.0, 1)}
+    report = {"verdict": {}, "coverage": {"samples": 16}, "judged": judged_as([head], head)}
     (folder / "head-report" / "report.json").write_text(json.dumps(report))
     return folder
 

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from t3lab.identity import code_key, environment
 from t3lab.study.methods import Subject, load_models, subject
 from t3lab.study.study import Answer, Study, cached_answers, timed
 from t3lib.core.files import rows_key
-from t3lib.core.identity import code_key, environment
 from t3lib.core.models import pad_id
 from t3lib.core.rows import encode_rows
 from t3lib.tofu.errors import RowErrors, errors
