@@ -22,9 +22,8 @@ from t3lib.core.errors import UserError, printable
 from t3lib.core.files import project_root
 from t3lib.core.settings import BOUNDS, CHOICES, as_number
 
-NAME = re.compile(
-    r"[A-Za-z0-9][A-Za-z0-9_.-]*"
-)  # the profile's name is also the name of a folder in results/
+# the profile's name is also the name of a folder in results/
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 SCOPE = re.compile(rf"({'|'.join(DEFAULTS)})(/({'|'.join(SPLITS)})(/\d+(\.\d+)?)?)?")
 
 WORLD = ("data", "stage", "models", "evaluation", "load")  # what `study.open_study` reads

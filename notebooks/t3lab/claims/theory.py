@@ -82,6 +82,7 @@ def sharpening_limited(tables: Tables) -> Finding:
     """
     rows = tables["alternatives"][lambda rows: rows["least_risk"]]
     sharp, flat = (rows[rows["v_f"] == v] for v in (rows["v_f"].min(), rows["v_f"].max()))
+    # the Retain Error that tempering pays at its best T
     most = sharp["n"].map(_lowest(sharp[sharp["T"] > 1])["retain_error"])
     paid = sharp[(sharp["T"] == 1) & (sharp["retain_error"] <= most)]
     both = paid.merge(flat, on=["n", "T", "w"], suffixes=("", "_flat"))

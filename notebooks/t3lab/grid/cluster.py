@@ -189,6 +189,7 @@ def run(
             status.say(outcome, len(outcomes), len(known) + len(todo))
             start()
 
+    # jobs that no worker is left for
     if lost := [job.name for job in todo if job.name not in outcomes]:
         print(f"{LOST} ({len(lost)} jobs unfinished)", flush=True)
     outcomes |= {name: Outcome(name, "failed", error=LOST) for name in lost}

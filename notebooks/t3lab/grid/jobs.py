@@ -128,6 +128,7 @@ def build(
     content["models"] = {
         name: _identity(model, model_identity) for name, model in profile["models"].items()
     }
+    # what every key has
     environment = [versions(), threads(), device]
     paper = folder_key(project_root() / "results/paper")
     base_code = code_key("world")
@@ -143,6 +144,7 @@ def build(
         bases[job] = Job(job, "base", "", {"stage": stage, "name": name, "seed": seed}, (), key)
         return job
 
+    # a job for each notebook and scope, after those whose results it reads
     present = _present(profile, folder or project_root() / "notebooks")
 
     for notebook in _chosen(present, only):

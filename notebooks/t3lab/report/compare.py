@@ -17,21 +17,14 @@ from t3lib.core.errors import UserError, printable
 
 TOLERANCE = 1e-6  # numbers that differ by at most this are the same
 # Columns of numbers that say which row it is. Columns of text do so too, except those in TEXTS.
-SETTINGS = (
-    *("T", "w", "gate", "lr", "rate", "a", "seed", "reference", "world", "d", "k"),
-    *("experiment", "v_f", "n", "lam", "least_risk", "gamma", "tau", "top_p"),
-    *("steps", "bits", "authors", "rows"),
-)
-TEXTS = (
-    *("where", "claim", "printed", "verdict", "evidence", "numbers", "scale", "note", "sentence"),
-    *("holds", "chosen", "edge", "commit", "base_rates", "fq_mark", "mu_rouge_mark", "mu_mark"),
-)
+SETTINGS = "T w gate lr rate a seed reference world d k experiment v_f n lam least_risk".split()
+SETTINGS += "gamma tau top_p steps bits authors rows".split()
+TEXTS = "where claim printed verdict evidence numbers scale note sentence holds under".split()
+TEXTS += "chosen edge commit base_rates fq_mark mu_rouge_mark mu_mark".split()
 SECONDS = ("benchmarks", "runtime", "speed")  # tables of seconds and memory
 VARY = ("cpu_seconds", "minutes", "commit", "scale")  # columns of seconds, of code and of bases
-MADE_OF_RUNS = (
-    *("ablations", "audit", "claims", "forget_quality", "leak", "temperature"),
-    *("order", "search", "temperature_vs_paper", "tofu", "tofu_per_seed", "tofu_vs_paper"),
-)
+MADE_OF_RUNS = "ablations audit claims forget_quality leak temperature order search".split()
+MADE_OF_RUNS += "temperature_vs_paper tofu tofu_per_seed tofu_vs_paper".split()
 FEW = 40  # about so many cells that differ are printed
 
 Row = dict[str, str | float]  # {column: value}

@@ -102,6 +102,7 @@ def dials(search: pd.DataFrame, title: str, n: int) -> Figure:
     title: name of the split. n: number of its forget rows.
     """
     figure, [axes] = panels(1, 2, (6.8, 2.4))
+    # of several learning rates the best one at each (T, w)
     best = search.sort_values(["fq", "D"], ascending=[False, True]).drop_duplicates(["T", "w"])
     lines = dict([*best.sort_values("w").groupby("T")])
     colours = dict(zip(lines, sns.color_palette("viridis", len(lines))))
@@ -320,6 +321,7 @@ def ablations(frame: pd.DataFrame, audited: pd.DataFrame | None = None) -> Figur
     values are dotted lines.
     audited: `audit.models`. Its retrained models are the yardstick of recognition and AUC.
     """
+    # the levels that the settings are compared with
     varied = frame[frame["setting"].isin(tables.SETTINGS)].replace({"setting": tables.SETTINGS})
     settings = [name for name in tables.SETTINGS.values() if name in set(varied["setting"])]
     levels = [("as tuned", ":", varied[varied["setting"] == tables.SETTINGS["tuned"]])]
@@ -327,6 +329,7 @@ def ablations(frame: pd.DataFrame, audited: pd.DataFrame | None = None) -> Figur
         retrained = audited[audited["method"] == "Retrained"]
         levels.append(("retrained models", "--", retrained))
 
+    # a panel for each measure that was taken
     measures = (*tables.SUMMARY, HIDING[0], HIDING[-1])
     shown = [name for name in measures if varied[name].notna().any()] or ["fq"]
     splits = splits_of(varied)

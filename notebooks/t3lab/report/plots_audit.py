@@ -60,6 +60,7 @@ def leak_curves(leak: pd.DataFrame, models: pd.DataFrame) -> Figure:
 
     for axis, (split, name) in zip(axes.flat, splits.items()):
         ends, others = list[tuple[str, float, Any]](), list[float]()
+        # baselines are thin grey lines, and one label at their median names all of them
         here = leak[leak["split"] == split].sort_values("k")
         for names, line in here.groupby(audit.NAMES[1:], dropna=False):
             k, value, last = line["k"], line["value"], line["value"].iloc[-1]

@@ -47,6 +47,7 @@ def runtime(frame: pd.DataFrame, printed: pd.DataFrame | None = None) -> Figure:
         if len(here):
             axis.set_xlim(here["train_s"].min() / 3, here["train_s"].max() * 4)
 
+    # what the features cost, for the caption
     stored = sources["ours"].query("method == 'T3 (preprocessed)'").dropna(subset=["features_s"])
     told = [
         f"{cell(spent, 'features_s')} s ({splits[split]})"

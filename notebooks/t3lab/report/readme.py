@@ -78,6 +78,7 @@ def blocks(results: Path) -> dict[str, dict[str, str]]:
     for path in sorted(results.glob("*/blocks/*.md")):
         found[path.stem] = path.read_text(encoding="utf-8").rstrip("\n")
 
+    # each file has the blocks that its marks name
     root, parts = results.parent, dict[str, dict[str, str]]()
     for path in (root / "README.md", results / "README.md", *sorted(results.glob("pages/*.md"))):
         names = MARK.findall(path.read_text(encoding="utf-8"))
@@ -266,22 +267,25 @@ def _scores(results: Path, name: str, split: str) -> pd.DataFrame:
         ours["dials"] = [OUR_DIALS[str(each)].format(gate) for each, gate in gates]
         scores = pd.concat([scores, ours])
 
+    # a p-value belongs to the mean D, because a mean of p-values has no meaning
     run = next((results / name / "runs").glob(f"Retrained--{split}--*.json"), None)
     if run is not None and (D := scores["ks_held_out"].dropna()).size:
         n = len(read_json(run)["truth_ratio"]["forget"])
         scores["fq_held_out"] = D.map(lambda each: details.quality(each, n))
 
     tests = pd.read_csv(folder / "forget_quality.csv").query("split == @split and w != 1")
-
+    # what was set after the training: w of T3, the share a of a baseline's weights
     for method, dialled in tests.dropna(subset=["w"]).groupby("method"):
         label, dial = (BOTH_DIALS, "w") if method == "T3" else (SHARE.format(method), "a")
         at = dialled if method != "T3" else dialled[dialled["T"].isin(scores["T"].filter([label]))]
         scores.loc[scores.index == label, "dials"] = f"{dial} = {at['w'].iloc[-1]:g}"
 
+    # T3 without tempering has a learning rate of its own
     for run in sorted((results / name / "runs").glob(f"T3--{split}--T1--seed*.json"))[:1]:
         rate = read_json(run)["hyper"]["lr"]
         scores.loc[scores.index == OWN_RATE, "dials"] = f"learning rate {rate:g}"
 
+    # the mean D over the other worlds, with its interval
     over = results / f"{name}-worlds" / "tables" / "worlds.csv"
     if over.is_file():
         worlds = pd.read_csv(over).query("measure == 'ks_held_out'")
@@ -289,6 +293,7 @@ def _scores(results: Path, name: str, split: str) -> pd.DataFrame:
             ends = list(zip(part["mean"], part["low"], part["high"]))
             scores[f"world_{label}"] = pd.Series(ends, part["method"]).reindex(scores.index)
 
+    # answers to keep that one sample still says word for word
     kept = results / "untempered" / "tables" / "untempered.csv"
     if name == "cpu" and kept.is_file():
         counts = pd.read_csv(kept).query("split == @split")

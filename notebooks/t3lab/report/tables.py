@@ -292,6 +292,7 @@ def search(
     for split, name in ((split, name) for split in SPLITS for name in keys):
         key = f"{keys[name]}/{split}" + ("/1" if name == OWN_RATE else "")
         entry = entries.get(key, {"chosen": {}, "trials": [], "seeds": []})
+        # the runs that were made with what was chosen
         chosen = {each: v for each, v in entry["chosen"].items() if each != "temperature"}
         used = [
             run

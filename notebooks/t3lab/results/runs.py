@@ -27,9 +27,8 @@ from t3lib.core.files import atomic_write, project_root, read_json, write_json
 from t3lib.tofu.metrics import AUDIT, METRICS
 
 Run = dict[str, Any]  # one run record, plain JSON: `RUN_KEYS`
-RUN_KEYS = ("method", "split", "T", "w", "seed", "status", "error", "hyper", "trainable", "epochs")
-RUN_KEYS += ("seconds", "peak_memory_bytes", "metrics", "truth_ratio", "records", "code")
-RUN_KEYS += ("parameters", "provenance")
+RUN_KEYS = "method split T w seed status error hyper trainable epochs seconds".split()
+RUN_KEYS += "peak_memory_bytes metrics truth_ratio records code parameters provenance".split()
 PACKED = ".records.json.gz"  # replaces .json in a run's file name
 # most bytes of unpacked records; those of TOFU with all texts have less than half a million
 LARGEST = 2**28

@@ -23,9 +23,8 @@ from t3lib.theory.logistic import fit_logistic
 from t3lib.theory.mixture import METHODS, GaussianMixture
 from t3lib.theory.quadrature import Array
 
-LAMBDAS = 10.0 ** np.arange(
-    -10, 0.25, 0.5
-)  # from 1e-10, because 1e-6 would be chosen as the smallest for small v_f and large n
+# from 1e-10, because 1e-6 would be chosen as the smallest for small v_f and large n
+LAMBDAS = 10.0 ** np.arange(-10, 0.25, 0.5)
 V_F = (1e-6, 1e-3, 1.0)
 N = (25, 50, 100, 200, 400)
 SEARCH_TRIALS = 10  # number of data sets for choosing λ
@@ -77,9 +76,8 @@ def select_lambda(
     phi = fit_logistic(
         np.tile(z, (len(grid), 1)), np.tile(s, (len(grid), 1)), np.repeat(grid, len(z))
     )
-    risk = (
-        np.asarray(mixture.excess_risk(phi)).reshape(len(grid), len(z)).mean(axis=1)
-    )  # L(φ) minus a constant
+    # L(φ) minus a constant
+    risk = np.asarray(mixture.excess_risk(phi)).reshape(len(grid), len(z)).mean(axis=1)
     return float(grid[np.argmin(risk)])
 
 

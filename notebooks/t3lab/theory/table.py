@@ -77,6 +77,7 @@ def bounds_table(
             rows.append(_rows("Lemma A.2", delta, floor, mixture.partition(phi, t), T=t))
             stars = theory.tau_star_forget(mixture, t), theory.tau_star_retain(mixture, phi, t)
             rows += _tempered(mixture, phi, delta, t, *stars)
+        # Proposition C.1 bounds a mean over data sets
         norm, moment = float(np.linalg.norm(mixture.phi_star)), mixture.second_moment()
         lam = float(theory.logistic_lambda(norm, moment, N))
         mean = np.mean(mixture.excess_risk(theory.fit_logistic(*sample(mixture, N, 200, rng), lam)))
