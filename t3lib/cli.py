@@ -17,7 +17,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,9 +26,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from t3lib import __version__
 from t3lib.core.errors import UserError, printable
 from t3lib.core.settings import (
-    OWN_ROWS,
+    OWN_FIT,
     OWN_STEPS,
-    FitSettings,
     check,
     check_temperature,
 )
@@ -61,22 +60,23 @@ INSTEAD = {
         " t3lib.fit_head fit on the rows alone, as the paper does"
     ),
 }
+SYMBOLS = {"T": "temperature", "w": "strength"}  # names in --set, and in `Choices`
 TEMPLATE = "template."  # how names of template arguments begin in --set
 ANSWER = 10_000  # most characters in one line of `t3 generate`
 # What --set changes, with the default for own rows, by what it means.
 SETTINGS = {
     "T": (1, "temperature T, at least 1"),
     "w": ("chosen", "strength w of the classifier, f^w"),
-    "lr": (OWN_ROWS["lr"], "learning rate"),
+    "lr": (OWN_FIT.lr, "learning rate"),
     "steps": (OWN_STEPS, "optimiser steps"),
     "epochs": ("from steps", "passes over what is to be forgotten, in place of steps"),
     "warmup_epochs": ("a tenth", "epochs in which the learning rate rises (TOFU: a quarter)"),
-    "rank": (OWN_ROWS["rank"], "rank h of the head"),
-    "batch_size": (OWN_ROWS["batch_size"], "pairs of a row to forget and one to keep in a step"),
-    "weight_decay": (OWN_ROWS["weight_decay"], "weight decay"),
-    "decay": (FitSettings.decay, "weight decay decoupled (adamw) or in the loss (l2)"),
-    "init_b": (OWN_ROWS["init_b"], "initial values of the matrix B: zero or kaiming (random)"),
-    "prior": (FitSettings.prior, "share of rows to forget that f assumes: balanced or population"),
+    "rank": (OWN_FIT.rank, "rank h of the head"),
+    "batch_size": (OWN_FIT.batch_size, "pairs of a row to forget and one to keep in a step"),
+    "weight_decay": (OWN_FIT.weight_decay, "weight decay"),
+    "decay": (OWN_FIT.decay, "weight decay decoupled (adamw) or in the loss (l2)"),
+    "init_b": (OWN_FIT.init_b, "initial values of the matrix B: zero or kaiming (random)"),
+    "prior": (OWN_FIT.prior, "share of rows to forget that f assumes: balanced or population"),
     "untrained": (
         "neutral",
         "f of tokens that no row taught: neutral (1), or as drawn (the paper)",
@@ -511,7 +511,7 @@ def unlearn(args: argparse.Namespace) -> int:
     """
     check_files(args)
     check_out(args.out, empty=not args.overwrite)
-    given = dict(args.set)
+    given = {SYMBOLS.get(name, name): value for name, value in args.set}
     template = template_of(given)
     if {"steps", "epochs"} <= given.keys():
         raise UserError("--set: give either steps or epochs")
@@ -520,12 +520,10 @@ def unlearn(args: argparse.Namespace) -> int:
 
     check_out(report_folder(args.out), empty=not args.overwrite)
 
-    # What `Choices` has an argument for, and what it passes on to the fit.
-    renamed = {"T": "temperature", "w": "strength"} | {
-        name: name for name in ("lr", "steps", "untrained")
-    }
-    fixed = {renamed[name]: given.pop(name) for name in renamed if name in given}
-    choices = own.Choices(**fixed, template=template, seed=args.seed, fit=given)
+    # What `Choices` has a field for, and what it passes on to the fit.
+    choosable = {each.name for each in fields(own.Choices)}
+    named = {name: given.pop(name) for name in choosable & given.keys()}
+    choices = own.Choices(**named, template=template, seed=args.seed, fit=given)
 
     wanted: Any = rows_of(args, None)
     model, tokenizer = load_model(args, args.model)

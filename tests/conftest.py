@@ -211,15 +211,15 @@ def short_search(monkeypatch):
     A random model never ends an answer, and most of the time of such a test would go into its
     nonsense.
     """
-    from t3lib.own import answers, choice, training
+    from t3lib.own import answers, choice, lessons
     from t3lib.own import unlearn as own
 
     # A random model knows no rows, and its head would not be fitted.
     monkeypatch.setattr(own, "is_unknown", lambda *_, **__: False)
     monkeypatch.setattr(own, "OWN_STEPS", 500)
-    monkeypatch.setattr(training, "WORDINGS", (2, 1))
-    monkeypatch.setattr(training, "NEIGHBOURS", 1)
-    monkeypatch.setattr(training, "MINED", 1)
+    monkeypatch.setattr(lessons, "WORDINGS", (2, 1))
+    monkeypatch.setattr(lessons, "NEIGHBOURS", 1)
+    monkeypatch.setattr(lessons, "MINED", 1)
     monkeypatch.setattr(choice, "STRENGTHS", (1.0, 2.0))
     monkeypatch.setattr(answers, "SAMPLES", 1)
     monkeypatch.setattr(answers, "rooms", lambda model, prompts, truths: [8] * len(prompts))

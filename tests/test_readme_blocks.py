@@ -11,7 +11,7 @@ import pytest
 from conftest import ROOT
 
 from t3lib import cli
-from t3lib.own import answers, choice, training
+from t3lib.own import answers, choice, lessons
 from t3lib.own import unlearn as own
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -91,9 +91,9 @@ def fewer(monkeypatch):
     """Fit in few steps on few wordings and neighbours, at one rate, and judge by one sample."""
     monkeypatch.setattr(own, "OWN_STEPS", 50)
     monkeypatch.setattr(own, "OWN_RATES", own.OWN_RATES[:1])
-    monkeypatch.setattr(training, "WORDINGS", (2, 1))
-    monkeypatch.setattr(training, "NEIGHBOURS", 1)
-    monkeypatch.setattr(training, "MINED", 1)
+    monkeypatch.setattr(lessons, "WORDINGS", (2, 1))
+    monkeypatch.setattr(lessons, "NEIGHBOURS", 1)
+    monkeypatch.setattr(lessons, "MINED", 1)
     monkeypatch.setattr(choice, "STRENGTHS", (1.0, 2.0))
     monkeypatch.setattr(answers, "SAMPLES", 1)
 

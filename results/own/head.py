@@ -52,7 +52,7 @@ def measured(case: str) -> dict[str, float]:
     """Train a head for one model, and return the measures by name."""
     base, tokenizer, forget, retain, other = memorised(case, 0)
     rows = Rows(forget, retain, other).checked()
-    head = unlearn(base, tokenizer, rows, Choices(), progress=False).heads[0]
+    head = unlearn(base, tokenizer, rows, Choices()).heads[0]
     with torch.no_grad():
         return read(base, tokenizer, rows, head)
 

@@ -176,7 +176,7 @@ def lines_of(
     guesses, differ = sum(each["leaks"] for each in guessed.values()), list[tuple]()
     for name in choices:
         began, how = time.process_time(), Choices(seed=seed, **CHOICES[name], **few)
-        unlearned = unlearn(model, tokenizer, rows, how, progress=False)
+        unlearned = unlearn(model, tokenizer, rows, how)
         found[name] = measured(unlearned.report)
         found[name]["seconds"] = round(time.process_time() - began)
         print(f"{case} seed {seed}, {name}\n{unlearned.report}\n", flush=True)

@@ -171,13 +171,7 @@ LOOP: dict[str, float | str] = {
 
 # T3 on a user's own rows. Their number varies, so training is counted in steps. B starts at zero.
 # The paper's settings are T3 above.
-OWN_ROWS: dict[str, float | str] = {
-    "rank": 64,
-    "lr": 2e-2,
-    "batch_size": 32,
-    "weight_decay": 1e-3,
-    "init_b": "zero",
-}
+OWN_FIT = FitSettings(rank=64, lr=2e-2, init_b="zero")
 OWN_STEPS = 4000
 OWN_WARMUP = 0.1  # share of the steps during which the learning rate rises
 

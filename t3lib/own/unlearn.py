@@ -1,13 +1,13 @@
 """Unlearn rows of a person's own model, and measure whether it worked.
 
-A head is fitted on lessons: the rows, their wordings, and neighbours (`training`). T and w are
+A head is fitted on lessons: the rows, their wordings, and neighbours (`lessons`). T and w are
 chosen with two heads. The trial head is fitted without what was made of a fifth of the rows. The
 final head is fitted on everything. Settings that the caller gives are used as they are.
 """
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -17,11 +17,11 @@ from transformers import PreTrainedModel
 from t3lib.classifier.features import Features, encode_within_context
 from t3lib.classifier.fit import fit_head, steps_per_epoch
 from t3lib.classifier.head import T3Head
-from t3lib.core.errors import UserError, printable
+from t3lib.core.errors import UserError
 from t3lib.core.models import pad_id
 from t3lib.core.rows import Row, encode_rows, templated
 from t3lib.core.settings import (
-    OWN_ROWS,
+    OWN_FIT,
     OWN_STEPS,
     OWN_WARMUP,
     FitSettings,
@@ -29,7 +29,7 @@ from t3lib.core.settings import (
     check_temperature,
     fit_settings,
 )
-from t3lib.own import choice, training
+from t3lib.own import choice, lessons
 from t3lib.own.answers import (
     MOST_KEPT,
     Answers,
@@ -40,6 +40,7 @@ from t3lib.own.answers import (
 )
 from t3lib.own.assess import complete, counts_of, headline, held_out, inquiry_of, unjudged
 from t3lib.own.known import check_unseen, is_unknown, says, warn_forms, warn_unknown
+from t3lib.own.lessons import Request
 from t3lib.own.report import Report
 from t3lib.own.rows import Rows
 from t3lib.sampler import belonging
@@ -57,7 +58,7 @@ class Choices:
     """Settings of the caller. What is None or "auto" is chosen from the evidence.
 
     temperature: T. strength: w.
-    lr: learning rate; by default that of `settings.OWN_ROWS`.
+    lr: learning rate.
     steps: optimiser steps; by default `settings.OWN_STEPS`.
     untrained: see `T3Head`.
     template: arguments of the chat template, such as {"enable_thinking": False}. The head keeps
@@ -69,7 +70,7 @@ class Choices:
 
     temperature: float | str = "auto"
     strength: float | None = None
-    lr: float | None = None
+    lr: float = OWN_FIT.lr
     steps: int | None = None
     untrained: str = "neutral"
     template: Mapping[str, Any] = field(default_factory=dict)
@@ -78,27 +79,37 @@ class Choices:
     allow_sharpening: bool = False
 
     def __post_init__(self) -> None:
-        check("untrained", self.untrained)
-        found: dict[str, Any] = {}
-        if self.steps is not None:
-            found["steps"] = check("steps", self.steps)
+        if taken := {*self.fit} & {"lr", "seed", "w"}:
+            name = min(taken)
+            mine = "strength" if name == "w" else name
+            raise UserError(f"fit: {name} is a choice of its own: Choices({mine}=…)")
+        found: dict[str, Any] = {"untrained": check("untrained", self.untrained)}
         if self.temperature != "auto":
             T = check_temperature(self.temperature, allow_sharpening=self.allow_sharpening)
             found["temperature"] = T
         if self.strength is not None:
             found["strength"] = check("w", self.strength)
-        if unknown := set(self.fit) - {each.name for each in fields(FitSettings)}:
-            raise UserError(f"no setting {printable(sorted(unknown)[0])!r}")
-        if own := {*self.fit} & {"lr", "seed", "w"}:
-            name = min(own)
-            mine = "strength" if name == "w" else name
-            raise UserError(f"fit: {name} is a choice of its own: Choices({mine}=…)")
-        given = {"seed": self.seed} | ({} if self.lr is None else {"lr": self.lr})
-        fit = asdict(fit_settings({"warmup_epochs": 0.0} | given | dict(self.fit)))
-        found |= {"fit": {name: fit[name] for name in self.fit}}
-        found |= {name: fit[name] for name in given}
+        if self.steps is not None:
+            found["steps"] = check("steps", self.steps)
+
+        # Numbers of other libraries become Python's. Without warmup any number of epochs is right.
+        given = {"warmup_epochs": 0.0, "lr": self.lr, "seed": self.seed} | dict(self.fit)
+        fit = asdict(fit_settings(given))
+        found |= {
+            "lr": fit["lr"],
+            "seed": fit["seed"],
+            "fit": {name: fit[name] for name in self.fit},
+        }
         for name, value in found.items():
             object.__setattr__(self, name, value)
+
+    def settings(self, n_forget: int) -> FitSettings:
+        """Return the settings of a fit. n_forget: rows of class 0, which are one epoch."""
+        batch_size = self.fit.get("batch_size", OWN_FIT.batch_size)
+        steps = self.steps or OWN_STEPS
+        epochs = self.fit.get("epochs", -(-steps // steps_per_epoch(n_forget, batch_size)))
+        length = {"epochs": epochs, "warmup_epochs": OWN_WARMUP * epochs}
+        return replace(OWN_FIT, lr=self.lr, seed=self.seed, **length | dict(self.fit))
 
     @property
     def grid(self) -> list[tuple[float, float]]:
@@ -119,12 +130,7 @@ class NothingToForget(UserError):
 
 
 def unlearn(
-    model: PreTrainedModel,
-    tokenizer: Any,
-    rows: Rows,
-    choices: Choices = Choices(),
-    *,
-    progress: bool = True,
+    model: PreTrainedModel, tokenizer: Any, rows: Rows, choices: Choices = Choices()
 ) -> T3ForCausalLM:
     """Fit a head that makes `model` forget some rows and keep the others.
 
@@ -137,128 +143,189 @@ def unlearn(
     for an empty set of rows, a question that is in two sets, a row longer than the base's context,
     and unseen rows that the base knows.
     """
-    rows, seed = rows.checked(), choices.seed
-    base, tokenizer = plain_base(model), templated(tokenizer, choices.template)
-    for name, some in (("forget", rows.forget), ("retain", rows.retain)):
-        encode_within_context(base, tokenizer, some, name)  # a row too long is refused at once
+    request = checked_request(model, tokenizer, rows, choices)
+    rows = request.rows
+    inquiry = inquiry_of(request.tokenizer, rows, kept_sets(rows))
+    refuse_unknown(request, inquiry)
 
+    # A trial head, which never sees a fifth of the rows, and a final head.
     fit, held, sets = hold_out(
-        rows.forget, rows.retain, rows.holdout_forget, rows.holdout_retain, seed
+        rows.forget, rows.retain, rows.holdout_forget, rows.holdout_retain, choices.seed
     )
-    kept: dict[str, Sequence[Row]] = {"retain": rows.retain} | (
-        {"other": rows.other} if rows.other else {}
-    )
-    warn_forms(rows)
-    inquiry = inquiry_of(tokenizer, rows, kept)
-    in_no_form = warn_unknown(base, tokenizer, inquiry, progress=progress)
-    if in_no_form and is_unknown(base, tokenizer, inquiry, progress=progress):
-        report = unjudged(base, tokenizer, inquiry, progress=progress)
-        raise NothingToForget(complete(report, inquiry, base, tokenizer, rows))
-    check_unseen(base, tokenizer, rows, progress=progress)
-
-    features, without = training_set(base, tokenizer, rows, fit, choices, progress)
-    trial = head = fitted(base, tokenizer, without, choices, progress)
-    judges = {name: some for name, some in sets.items() if name == "held_out_retain"}
-    apart = judges | {name: some for name, some in kept.items() if name == "other" or not judges}
-    judged_on = {"forget": sets["forget"], **apart}
-    found = screen(base, tokenizer, trial, judged_on, choices.grid, inquiry)
+    features, of_trial = training_set(request, fit, choices)
+    trial = head = fit_own_head(request, of_trial, choices)
     if held:
-        head = fitted(base, tokenizer, features, choices, progress)
-        everything = {"forget": rows.forget, **kept}
-        second = screen(base, tokenizer, head, everything, choices.grid, inquiry)
-        found = [choice.worse(*pair) for pair in zip(found, second)]
+        head = fit_own_head(request, features, choices)
 
-    # At most three settings are judged in full, and the best is taken.
-    picked = choice.candidates(found)
-
-    def heard(of: T3Head, inquiry: Inquiry) -> list[Answers]:
-        """Return the answers of the base and of each picked setting of a head."""
-        tilts = [*UNTILTED, *((weighted(of, each.w), each.T) for each in picked)]
-        return collect_by_tilt(base, tokenizer, inquiry, tilts, seed=seed, progress=progress)
-
-    before, *said = heard(head, inquiry)
-    others = {
-        name: drawn(some, MOST_KEPT) for name, some in sets.items() if name.startswith("held")
-    }
-    of_held = build_inquiry(
-        tokenizer, [], others, [*inquiry.forget, *drawn(rows.retain, MOST_KEPT)]
-    )
-    held_before, *held_said = heard(trial, of_held)
-    reports = [
-        Report(counts_of(inquiry, before, one) | held_out(of_held, held_before, other))
-        for one, other in zip(said, held_said)
-    ]
-    tried_in_full = [choice.tried(*pair) for pair in zip(picked, reports)]
-    number = choice.best(tried_in_full)
-    chosen, report = picked[number], reports[number]
-
-    # What the head says of itself, and the report.
-    head.temperature, head.w = chosen.T, chosen.w
-    head.info |= belonging.origin(base, tokenizer, rows.forget, rows.retain, len(features.y))
-    head.info["attention_mask"] = "lengths"
-    if choices.template:
-        head.info["template"] = dict(choices.template)
+    # T and w, at which both heads forget and keep, and the counts of the final head.
+    setting, report = choose(request, inquiry, (trial, head), sets, choices.grid)
+    head.temperature, head.w = setting.T, setting.w
+    describe(head, request, choices, len(features.y))
     unlearned = T3ForCausalLM(
-        base, head.to(base.device), chosen.T, allow_sharpening=choices.allow_sharpening
+        request.base,
+        head.to(request.base.device),
+        setting.T,
+        allow_sharpening=choices.allow_sharpening,
     )
-    report["choice"] = {
-        "T": chosen.T,
-        "w": chosen.w,
-        "lr": head.info["hyperparameters"]["lr"],
-        "reason": choice.reason(tried_in_full),
-        "tried": tried_in_full,
-    }
-    unlearned.report = complete(report, inquiry, unlearned, tokenizer, rows)
+    unlearned.report = complete(report, inquiry, unlearned, request.tokenizer, rows)
     head.info["metrics"] = headline(report)
     return unlearned
 
 
+def checked_request(model: Any, tokenizer: Any, rows: Rows, choices: Choices) -> Request:
+    """Check the rows, and return what is asked for. A row that is too long is refused at once."""
+    rows = rows.checked()
+    base, tokenizer = plain_base(model), templated(tokenizer, choices.template)
+    for name, some in (("forget", rows.forget), ("retain", rows.retain)):
+        encode_within_context(base, tokenizer, some, name)
+    warn_forms(rows)
+    return Request(base, tokenizer, rows, choices.seed)
+
+
+def kept_sets(rows: Rows) -> dict[str, Sequence[Row]]:
+    """Return {name: rows to keep} of the sets that a person gave."""
+    sets = {"retain": rows.retain, "other": rows.other}
+    return {name: some for name, some in sets.items() if some}
+
+
+def refuse_unknown(request: Request, inquiry: Inquiry) -> None:
+    """NothingToForget if the base knows the rows to forget in no form; UserError if it knows the
+    unseen rows.
+    """
+    base, tokenizer, rows = request.base, request.tokenizer, request.rows
+    if warn_unknown(base, tokenizer, inquiry) and is_unknown(base, tokenizer, inquiry):
+        report = unjudged(base, tokenizer, inquiry)
+        raise NothingToForget(complete(report, inquiry, base, tokenizer, rows))
+    check_unseen(base, tokenizer, rows)
+
+
 def training_set(
-    base: PreTrainedModel,
-    tokenizer: Any,
-    rows: Rows,
-    fit: Sequence[int],
-    choices: Choices,
-    progress: bool,
+    request: Request, fit: Sequence[int], choices: Choices
 ) -> tuple[Features, Features]:
     """Return the features that the final head is fitted on, and those of the trial head.
 
     fit: numbers of the rows that the trial head is fitted on; the rows to forget count first.
     """
-    held, seed = len(fit) < len(rows.forget) + len(rows.retain), choices.seed
+    made = lessons.make_lessons(request)
+    material = lessons.material(request, made)
 
-    def made_of(some: Sequence[training.Lesson]) -> training.Material:
-        return training.material(base, tokenizer, some, progress=progress)
+    # A first head shows what is still said of the secrets. A kind needs one row to keep as well.
+    first = fit_own_head(request, material.features, choices)
+    if more := lessons.mined(request, first, made):
+        material += lessons.material(request, [*more, made[-1]])
 
-    lessons = training.lessons(base, tokenizer, rows, seed=seed, progress=progress)
-    material = made_of(lessons)
-    first = fitted(base, tokenizer, material.features, choices, progress)
-    if more := training.mined(base, tokenizer, first, lessons, seed=seed, progress=progress):
-        material += made_of([*more, lessons[-1]])
-    features = material.features
-    return features, subset(features, material.of(fit)) if held else features
+    features, rows = material.features, request.rows
+    if len(fit) == len(rows.forget) + len(rows.retain):
+        return features, features
+    return features, subset(features, material.of(fit))
 
 
-def fitted(
-    base: PreTrainedModel,
-    tokenizer: Any,
-    features: Features,
-    choices: Choices,
-    progress: bool,
-) -> T3Head:
+def fit_own_head(request: Request, features: Features, choices: Choices) -> T3Head:
     """Fit a head, and note on it what the sampler needs to know."""
-    settings: dict[str, Any] = OWN_ROWS | dict(choices.fit) | {"seed": choices.seed}
-    if choices.lr is not None:
-        settings["lr"] = choices.lr
-    n_forget, V = int((features.s == 0).sum()), vocabulary(base)
-    per_epoch = steps_per_epoch(n_forget, settings["batch_size"])
-    epochs = settings.get("epochs", -(-(choices.steps or OWN_STEPS) // per_epoch))
-    settings = {"epochs": epochs, "warmup_epochs": OWN_WARMUP * epochs} | settings
-    head = fit_head(features, vocab_size=V, progress=progress, **settings)
+    V = vocabulary(request.base)
+    settings = choices.settings(int((features.s == 0).sum()))
+    head = fit_head(features, vocab_size=V, **asdict(settings))
     head.untrained = choices.untrained
-    head.taught = training.secret_tokens(features, V)
-    head.has_token = belonging.tokens_known(tokenizer, V)
+    head.taught = lessons.secret_tokens(features, V)
+    head.has_token = belonging.tokens_known(request.tokenizer, V)
     return head
+
+
+def describe(head: T3Head, request: Request, choices: Choices, tokens: int) -> None:
+    """Write on a head what it was fitted on, and the form in which it is asked.
+
+    tokens: number of answer tokens that it was fitted on.
+    """
+    rows = request.rows
+    head.info |= belonging.origin(request.base, request.tokenizer, rows.forget, rows.retain, tokens)
+    head.info["attention_mask"] = "lengths"
+    if choices.template:
+        head.info["template"] = dict(choices.template)
+
+
+# ---- the choice of T and w ----------------------------------------------------------------------
+
+
+def choose(
+    request: Request,
+    inquiry: Inquiry,
+    heads: tuple[T3Head, T3Head],
+    sets: Mapping[str, Sequence[Row]],
+    grid: Sequence[tuple[float, float]],
+) -> tuple[choice.Screened, Report]:
+    """Choose a setting (T, w) for the final head, and return it with its report.
+
+    heads: the trial head and the final head. sets: as of `hold_out`. grid: the pairs (T, w). At
+    most three of them are judged in full, and the best is taken.
+    """
+    picked = choice.candidates(screened(request, inquiry, heads, sets, grid))
+    reports = judged_in_full(request, inquiry, heads, sets, picked)
+    tried = [choice.tried(*pair) for pair in zip(picked, reports)]
+    number = choice.best(tried)
+    setting, report = picked[number], reports[number]
+    report["choice"] = {
+        "T": setting.T,
+        "w": setting.w,
+        "lr": heads[1].info["hyperparameters"]["lr"],
+        "reason": choice.reason(tried),
+        "tried": tried,
+    }
+    return setting, report
+
+
+def screened(
+    request: Request,
+    inquiry: Inquiry,
+    heads: tuple[T3Head, T3Head],
+    sets: Mapping[str, Sequence[Row]],
+    grid: Sequence[tuple[float, float]],
+) -> list[choice.Screened]:
+    """Screen every setting, and return the worse result of the two heads. Arguments as of `choose`.
+
+    The trial head is screened on rows to keep that it never saw, if there are any.
+    """
+    trial, head = heads
+    kept = kept_sets(request.rows)
+    unseen = {name: sets[name] for name in ("held_out_retain",) if name in sets}
+    apart = unseen | {name: some for name, some in kept.items() if name == "other" or not unseen}
+    found = screen(request, trial, {"forget": sets["forget"], **apart}, grid, inquiry)
+    if head is trial:
+        return found
+
+    everything = {"forget": request.rows.forget, **kept}
+    second = screen(request, head, everything, grid, inquiry)
+    return [choice.worse(*pair) for pair in zip(found, second)]
+
+
+def judged_in_full(
+    request: Request,
+    inquiry: Inquiry,
+    heads: tuple[T3Head, T3Head],
+    sets: Mapping[str, Sequence[Row]],
+    picked: Sequence[choice.Screened],
+) -> list[Report]:
+    """Return a report on the final head at each picked setting. Rows that were held out are judged
+    with the trial head. Arguments as of `choose`.
+    """
+    trial, head = heads
+
+    def answers(of: T3Head, inquiry: Inquiry) -> list[Answers]:
+        """Return the answers of the base and of each picked setting of a head."""
+        tilts = [*UNTILTED, *((weighted(of, each.w), each.T) for each in picked)]
+        seed = request.seed
+        return collect_by_tilt(request.base, request.tokenizer, inquiry, tilts, seed=seed)
+
+    before, *after = answers(head, inquiry)
+    others = {
+        name: drawn(some, MOST_KEPT) for name, some in sets.items() if name.startswith("held")
+    }
+    context = [*inquiry.forget, *drawn(request.rows.retain, MOST_KEPT)]
+    of_held = build_inquiry(request.tokenizer, [], others, context)
+    held_before, *held_after = answers(trial, of_held)
+    return [
+        Report(counts_of(inquiry, before, one) | held_out(of_held, held_before, other))
+        for one, other in zip(after, held_after)
+    ]
 
 
 def weighted(head: T3Head, w: float) -> T3Head:
@@ -269,8 +336,7 @@ def weighted(head: T3Head, w: float) -> T3Head:
 
 
 def screen(
-    base: PreTrainedModel,
-    tokenizer: Any,
+    request: Request,
     head: T3Head,
     rows: Mapping[str, Sequence[Row]],
     grid: Sequence[tuple[float, float]],
@@ -286,11 +352,14 @@ def screen(
     # Of many rows, some are drawn to be asked.
     forget = drawn([row for row in rows["forget"] if row in inquiry.forget], SCREENED)
     few = {name: drawn(some, SCREENED) for name, some in rows.items()} | {"forget": forget}
-    examples = [each for some in few.values() for each in encode_rows(tokenizer, some)]
+    examples = [each for some in few.values() for each in encode_rows(request.tokenizer, some)]
     heads = {w: weighted(head, w) for _, w in grid}
     tilts: list[Any] = [*UNTILTED, *((heads[w], T) for T, w in grid)]
-    scores = token_scores(base, examples, Reading(pad_id(tokenizer)), tilts)
-    share = says(tokenizer, inquiry, forget, scores).mean(1)
+    scores = token_scores(request.base, examples, Reading(pad_id(request.tokenizer)), tilts)
+
+    # Of the rows to forget, the share that is still said; of those to keep, the share that is whole
+    # among those that the base reproduces whole.
+    share = says(request.tokenizer, inquiry, forget, scores).mean(1)
     whole = np.stack([hit.all(1) for _, hit in scores], axis=1)
     starts = np.cumsum([*map(len, few.values())])
     kept = [name for name in few if name != "forget"]

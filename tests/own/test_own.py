@@ -47,7 +47,7 @@ def unlearned(case):
     given = Rows(forget, retain, other, unseen=invented(90, 0)[60:])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(answers, "SAMPLES", 2)
-        return own.unlearn(model, tokenizer, given, progress=False)
+        return own.unlearn(model, tokenizer, given)
 
 
 def test_a_small_model_forgets_with_no_setting_given(unlearned):
@@ -59,7 +59,7 @@ def test_a_small_model_forgets_with_no_setting_given(unlearned):
         and report["retain"]["unchanged_sampled"]["sampled at τ = 1"] >= 30
     )
     assert report["other"]["rows"] == 10 and report["held_out_retain"]["rows"] == 8
-    assert report["choice"]["lr"] == own.OWN_ROWS["lr"] and len(report["choice"]["tried"]) in (2, 3)
+    assert report["choice"]["lr"] == own.OWN_FIT.lr and len(report["choice"]["tried"]) in (2, 3)
     assert (unlearned.temperature, unlearned.heads[0].w) == (
         report["choice"]["T"],
         report["choice"]["w"],
@@ -120,7 +120,7 @@ def test_a_row_longer_than_the_context_is_refused_before_the_base_is_asked(case,
     sets = {"forget": forget, "retain": retain}
     given = Rows(**sets | {name: [*sets[name], long]})
     with pytest.raises(UserError, match=rf"{name} row {len(sets[name]) + 1} .*context of"):
-        own.unlearn(model, tokenizer, given, progress=False)
+        own.unlearn(model, tokenizer, given)
 
 
 def test_heads_that_together_lose_rows_to_keep_fail_their_report(case):
@@ -138,7 +138,7 @@ def test_heads_that_together_lose_rows_to_keep_fail_their_report(case):
 def test_rows_that_nobody_knows_are_named_before_training(case, monkeypatch):
     model, tokenizer, _, retain, _ = case
     stop = lambda *_, **__: (_ for _ in ()).throw(InterruptedError)  # noqa: E731
-    monkeypatch.setattr(own.training, "lessons", stop)
+    monkeypatch.setattr(own.lessons, "make_lessons", stop)
     unknown = invented(80, 5)
     with (
         pytest.warns(
@@ -147,7 +147,7 @@ def test_rows_that_nobody_knows_are_named_before_training(case, monkeypatch):
         ),
         pytest.raises(UserError, match="Nothing was trained; check: the model"),
     ):
-        own.unlearn(model, tokenizer, Rows(CODES, retain), progress=False)
+        own.unlearn(model, tokenizer, Rows(CODES, retain))
     new = [
         row for row in unknown if row["question"] not in {known["question"] for known in retain}
     ][-19:]
@@ -155,7 +155,7 @@ def test_rows_that_nobody_knows_are_named_before_training(case, monkeypatch):
         pytest.warns(UserWarning, match=r"answers [01] of 19 rows \(retain\)"),
         pytest.raises(InterruptedError),
     ):
-        own.unlearn(model, tokenizer, Rows(retain[:8], new), progress=False)
+        own.unlearn(model, tokenizer, Rows(retain[:8], new))
 
 
 CODES = [  # which nobody can guess
@@ -178,7 +178,7 @@ def test_rows_that_nobody_knows_are_not_judged(case, monkeypatch):
         pytest.warns(UserWarning, match="Nothing to forget"),
         pytest.raises(own.NothingToForget) as refusal,
     ):
-        own.unlearn(model, tokenizer, given, progress=False)
+        own.unlearn(model, tokenizer, given)
     head = T3Head(model.config.hidden_size, model.config.vocab_size, 2)
     again = assess(T3ForCausalLM(model, head), tokenizer, given, progress=False)
     for report in (refusal.value.report, again):
@@ -225,12 +225,13 @@ def test_unseen_rows_that_the_model_knows_are_refused(case):
     """8a2b3ac took rows that it was trained on as never seen, without a word."""
     model, tokenizer, forget, retain, other = case
     with pytest.raises(UserError, match="--unseen: the base answers 10 of 10 rows"):
-        own.unlearn(model, tokenizer, Rows(forget, retain, unseen=other), progress=False)
+        own.unlearn(model, tokenizer, Rows(forget, retain, unseen=other))
 
 
-def of_the_rows_alone(base, tokenizer, rows, fit, choices, progress):
+def of_the_rows_alone(request, fit, choices):
     """`training_set` without wordings and neighbours."""
-    features = extract_features(base, tokenizer, rows.forget, rows.retain, progress=False)
+    rows = request.rows
+    features = extract_features(request.base, request.tokenizer, rows.forget, rows.retain)
     return features, own.subset(features, fit)
 
 
@@ -249,7 +250,7 @@ def test_the_trial_head_sees_no_row_held_out_and_both_heads_choose(case, monkeyp
     monkeypatch.setattr(own, "training_set", of_the_rows_alone)
     worse = choice.worse
     monkeypatch.setattr(choice, "worse", lambda *pair: screened.append(pair) or worse(*pair))
-    own.unlearn(model, tokenizer, Rows(forget, retain), own.Choices(steps=50), progress=False)
+    own.unlearn(model, tokenizer, Rows(forget, retain), own.Choices(steps=50))
     trial, final = fitted
     fit, held, _ = own.hold_out(forget, retain, (), (), 0)
     everything = [
@@ -267,7 +268,7 @@ def test_of_many_rows_some_are_asked_and_the_screen_uses_these(case, monkeypatch
     monkeypatch.setattr(answers, "MOST_KEPT", 10)
     monkeypatch.setattr(own, "training_set", of_the_rows_alone)
     few = own.Choices(steps=50)
-    report = own.unlearn(model, tokenizer, Rows(forget, retain), few, progress=False).report
+    report = own.unlearn(model, tokenizer, Rows(forget, retain), few).report
     assert report["verdict"]["lines"][1] == (
         "asked: 4 of 10 rows (forget), 10 of 40 rows (retain), drawn at random"
     )

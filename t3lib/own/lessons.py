@@ -19,7 +19,6 @@ than the rows, and each of its rows is called a lesson.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import product
 from random import Random
 from typing import Any
@@ -57,6 +56,25 @@ SAID = 1 / 3  # share of the secret words that a text must say to be a row to fo
 
 
 @dataclass(frozen=True)
+class Request:
+    """A base, and the rows that it should forget and keep.
+
+    tokenizer: with the arguments of the chat template. rows: as of `Rows.checked`. seed: of all
+    that is drawn.
+    """
+
+    base: PreTrainedModel
+    tokenizer: Any
+    rows: Rows
+    seed: int = 0
+
+    @property
+    def template(self) -> bool:
+        """True if there is a chat template."""
+        return self.tokenizer.chat_template is not None
+
+
+@dataclass(frozen=True)
 class Lesson:
     """One question and answer that a head is fitted on.
 
@@ -70,13 +88,50 @@ class Lesson:
     secret: Words | None = None
 
 
+def make_lessons(request: Request) -> list[Lesson]:
+    """Make the rows that a head is fitted on: the given rows, their wordings, and neighbours.
+
+    Rows to forget come first. Lessons that the tokenizer or the base's context refuses are left
+    out, but not the given rows themselves.
+    """
+    rows, draw = request.rows, Random(request.seed)
+    own, n = [*rows.forget, *rows.retain], len(rows.forget)
+    secret, per_row = secrets(rows), wordings_per_row(rows)
+
+    # The given rows, and other wordings of their questions: those of the person, and ours.
+    given = [Lesson(row, frozenset([k]), secret[k] if k < n else None) for k, row in enumerate(own)]
+    theirs = [
+        replace(each, row=reworded(each.row, text))
+        for each in given
+        for text in each.row.get("wordings", ())
+    ]
+    ours = [
+        replace(each, row=worded(each.row, request.template, draw))
+        for each in given
+        for _ in range(per_row[each.secret is None])
+    ]
+
+    # Our wordings have answers that lose their way, or say the secret in marks.
+    disguises = [disguised(each, rows, draw) for each in ours]
+
+    # What the base itself answers may say the secret in other words.
+    asked = [each for each in (*theirs, *ours) if each.secret is not None and usable(request, each)]
+    [texts] = answers_to(request.base, request.tokenizer, [each.row for each in asked])
+
+    wordings = [*theirs, *disguises, *with_texts(asked, texts)]
+    made = [each for each in wordings if usable(request, each)]
+    made += neighbours(request, secret, draw)
+    made += everyday(request, secret, draw)
+    return sorted([*given, *made], key=lambda each: each.secret is None)
+
+
 def secrets(rows: Rows) -> list[Words]:
     """Return the secret words of each row to forget: its rare items, or all words of its answer if
     it has none, such as "Yes.". An answer without a word, such as an emoji, has no secret word.
     """
-    found = truths_of([*rows.forget, *rows.retain])
+    truths = truths_of([*rows.forget, *rows.retain])
     return [
-        frozenset().union(*rare_words(found, number, GUESSED)) or word_set(row["answer"])
+        frozenset().union(*rare_words(truths, number, GUESSED)) or word_set(row["answer"])
         for number, row in enumerate(rows.forget)
     ]
 
@@ -87,249 +142,202 @@ def wordings_per_row(rows: Rows) -> list[int]:
     return [max(1, min(each, most // len(some))) for each, most, some in sizes]
 
 
-def lessons(
-    base: PreTrainedModel, tokenizer: Any, rows: Rows, *, seed: int = 0, progress: bool = True
-) -> list[Lesson]:
-    """Make the rows that a head is fitted on: the given rows, their wordings, and neighbours.
+def disguised(lesson: Lesson, rows: Rows, draw: Random) -> Lesson:
+    """Return a lesson whose answer may lose its way to the secret, or say it in marks."""
+    if lesson.secret is not None and draw.random() < ASTRAY:
+        number = draw.randrange(len(rows.retain))  # a row to keep, whose words are no secret
+        text = astray(lesson.row["answer"], lesson.secret, rows.retain[number]["answer"], draw)
+        origins = lesson.origins | {len(rows.forget) + number}
+        lesson = Lesson({**lesson.row, "answer": text}, origins, lesson.secret)
 
-    Rows to forget come first. Lessons that the tokenizer or the base's context refuses are left
-    out, but not the given rows themselves.
-    """
-    draw, template = Random(seed), tokenizer.chat_template is not None
-    own, n = [*rows.forget, *rows.retain], len(rows.forget)
-    secret, per_row, fits = secrets(rows), wordings_per_row(rows), partial(usable, base, tokenizer)
-    given = [Lesson(row, frozenset([k]), secret[k] if k < n else None) for k, row in enumerate(own)]
-    theirs = [
-        replace(each, row=reworded(each.row, text))
-        for each in given
-        for text in each.row.get("wordings", ())
-    ]
-    asked_of = theirs + [
-        replace(each, row=worded(each.row, template, draw))
-        for each in given
-        for _ in range(per_row[each.secret is None])
-    ]
-    wordings = theirs[:]
-    for each in asked_of[len(theirs) :]:
-        if each.secret is not None and draw.random() < ASTRAY:
-            k = draw.randrange(n, len(own))  # a row to keep, whose words are no secret
-            text = astray(each.row["answer"], each.secret, own[k]["answer"], draw)
-            each = Lesson({**each.row, "answer": text}, each.origins | {k}, each.secret)
-        if draw.random() < DRESSED:
-            marked = each.secret or word_set(draw.choice(each.row["answer"].split()))
-            text = dressed(each.row["answer"], marked, draw)
-            each = replace(each, row={**each.row, "answer": text})
-        wordings.append(each)
-    plain = [each for each in asked_of if each.secret is not None and fits(each)]
-    [texts] = answers_to(base, tokenizer, [each.row for each in plain], progress=progress)
-    made = [*filter(fits, wordings), *filter(fits, said(plain, texts))]
-    for kind in (neighbours, everyday):
-        made += kind(base, tokenizer, rows, secret, draw, seed=seed, progress=progress)
-    return sorted([*given, *made], key=lambda each: each.secret is None)
+    if draw.random() < DRESSED:
+        marked = lesson.secret or word_set(draw.choice(lesson.row["answer"].split()))
+        text = dressed(lesson.row["answer"], marked, draw)
+        lesson = replace(lesson, row={**lesson.row, "answer": text})
+    return lesson
 
 
-def usable(base: Any, tokenizer: Any, lesson: Lesson) -> bool:
+def usable(request: Request, lesson: Lesson) -> bool:
     """True if the tokenizer can encode a lesson, and the base's context holds it."""
     if not lesson.row["answer"].strip():
         return False
     try:
-        [example] = encode_rows(tokenizer, [lesson.row])
+        [example] = encode_rows(request.tokenizer, [lesson.row])
     except UserError:
         return False
-    return len(example.ids) <= (context_length(base) or 10**9)
+    return len(example.ids) <= (context_length(request.base) or 10**9)
 
 
-def said(asked_of: Sequence[Lesson], texts: Sequence[str]) -> list[Lesson]:
-    """Return a row to forget for each text that says `SAID` of the secret words."""
+def with_texts(lessons: Sequence[Lesson], texts: Sequence[str]) -> list[Lesson]:
+    """Return a lesson to forget for each text that says `SAID` of the secret words.
+
+    texts: answers to the questions of the lessons, one each.
+    """
     return [
         replace(each, row=answered(each.row, text))
-        for each, text in zip(asked_of, texts)
+        for each, text in zip(lessons, texts)
         if each.secret and len(each.secret & word_set(text)) >= SAID * len(each.secret)
     ]
 
 
-def neighbours(
-    base: PreTrainedModel,
-    tokenizer: Any,
-    rows: Rows,
-    secret: Sequence[Words],
-    draw: Random,
-    *,
-    seed: int = 0,
-    progress: bool = True,
-) -> list[Lesson]:
+# ---- rows to keep, which the base answers -------------------------------------------------------
+
+
+def neighbours(request: Request, secret: Sequence[Words], draw: Random) -> list[Lesson]:
     """Make rows to keep: questions of the rows with other names, and what the base answers, once
     greedily and once sampled. Half of them are worded anew.
 
     Left out are questions that name everything that a row to forget names, questions of any given
     set, and answers with a secret word that no row to keep has.
     """
+    rows = request.rows
     own, n = [*rows.forget, *rows.retain], len(rows.forget)
     questions = [question_text(row) for row in own]
-    found, of_forget = spans(questions), [each for each in names(questions)[:n] if each]
+    of_forget = [each for each in names(questions)[:n] if each]
+    taken = {question_text(row) for some in (own, rows.other, rows.holdout_retain) for row in some}
+
+    # Rows whose question has a name: of a chat or of questions, if there are any.
+    found = spans(questions)
     named = [k for k, some in enumerate(found) if some and not own[k].get("raw")]
     named = named or [k for k, some in enumerate(found) if some]
-    taken = {question_text(row) for some in (own, rows.other, rows.holdout_retain) for row in some}
-    template, asked_of = tokenizer.chat_template is not None, list[Lesson]()
 
     def names_one(text: str) -> bool:
         here = {*words(text)}
         return any(each <= here for each in of_forget)
 
+    lessons: list[Lesson] = []
     wanted = min(MOST_NEIGHBOURS, NEIGHBOURS * len(own)) if named else 0
     for _ in range(3 * wanted):
-        if len(asked_of) == wanted:
+        if len(lessons) == wanted:
             break
+        # The names of three questions are mixed in the first of them.
         k, *others = draw.choices(named, k=3)
         pool = [name for row in (*others, k) for name in found[row]]
         text = neighbour(questions[k], found[k], pool, draw)
         if text in taken or names_one(text):
             continue
         taken.add(text)
+
         row = reworded(own[k], text)
         if draw.random() < 0.5:
-            row = worded(row, template, draw)
+            row = worded(row, request.template, draw)
         lesson = Lesson(row, frozenset([k, *others]))
-        if not names_one(question_text(row)) and usable(
-            base, tokenizer, lesson
-        ):  # a slip may name one
-            asked_of.append(lesson)
-    return answered_by(base, tokenizer, asked_of, rows, secret, seed=seed, progress=progress)
+        if not names_one(question_text(row)) and usable(request, lesson):  # a slip may name one
+            lessons.append(lesson)
+    return answered_by_base(request, lessons, secret)
 
 
-def everyday(
-    base: PreTrainedModel,
-    tokenizer: Any,
-    rows: Rows,
-    secret: Sequence[Words],
-    draw: Random,
-    *,
-    seed: int = 0,
-    progress: bool = True,
-) -> list[Lesson]:
+def everyday(request: Request, secret: Sequence[Words], draw: Random) -> list[Lesson]:
     """Make rows to keep: everyday prompts, each in the form of a random row (system text, earlier
     turns), and what the base answers. Half of them are worded anew.
     """
-    own, template = [*rows.forget, *rows.retain], tokenizer.chat_template is not None
+    own = [*request.rows.forget, *request.rows.retain]
     forms = [row for row in own if not row.get("raw")] or own
-    asked_of = []
+    lessons = []
     for frame, topic in product(EVERYDAY, TOPICS):
         row = reworded(draw.choice(forms), frame.format(topic))
-        lesson = Lesson(worded(row, template, draw) if draw.random() < 0.5 else row, frozenset())
-        if usable(base, tokenizer, lesson):
-            asked_of.append(lesson)
-    return answered_by(
-        base, tokenizer, asked_of, rows, secret, room=ROOM, seed=seed, progress=progress
-    )
+        if draw.random() < 0.5:
+            row = worded(row, request.template, draw)
+        lesson = Lesson(row, frozenset())
+        if usable(request, lesson):
+            lessons.append(lesson)
+    return answered_by_base(request, lessons, secret, ROOM)
 
 
-def answered_by(
-    base: PreTrainedModel,
-    tokenizer: Any,
-    asked_of: Sequence[Lesson],
-    rows: Rows,
-    secret: Sequence[Words],
-    *,
-    room: int = 0,
-    seed: int = 0,
-    progress: bool = True,
+def answered_by_base(
+    request: Request, lessons: Sequence[Lesson], secret: Sequence[Words], room: int = 0
 ) -> list[Lesson]:
     """Return lessons to keep with the base's own answers, one greedy and one sampled.
 
     Left out are answers with a secret word that no row to keep has. room: an answer may have this
     many tokens, or twice those of the row's own answer, if that is more.
     """
-    if not asked_of:
+    if not lessons:
         return []
-    [greedy] = greedy_texts(
-        base, tokenizer, *_prompts(tokenizer, asked_of, room), progress=progress
-    )
-    warm = _sampled(base, tokenizer, asked_of, UNTILTED[0], 1, 1.0, seed, progress, room)
-    kept = frozenset(word for row in rows.retain for word in words(row["answer"]))
+    prompts, lengths = _prompts(request.tokenizer, lessons, room)
+    [greedy] = greedy_texts(request.base, request.tokenizer, prompts, lengths)
+    sampled = _sampled(request, lessons, UNTILTED[0], 1, 1.0, room)
+
+    kept = frozenset(word for row in request.rows.retain for word in words(row["answer"]))
     only = frozenset().union(*secret) - kept
-    return [
-        lesson
-        for each, texts in zip(asked_of, zip(greedy, (text for [text] in warm)))
+    made = [
+        replace(each, row=answered(each.row, text))
+        for each, texts in zip(lessons, zip(greedy, (text for [text] in sampled)))
         for text in dict.fromkeys(texts)
-        if usable(base, tokenizer, lesson := replace(each, row=answered(each.row, text)))
-        and not word_set(text) & only
+        if not word_set(text) & only
     ]
+    return [each for each in made if usable(request, each)]
 
 
 def _prompts(
-    tokenizer: Any, some: Sequence[Lesson], room: int = 0
+    tokenizer: Any, lessons: Sequence[Lesson], room: int = 0
 ) -> tuple[list[list[int]], list[int]]:
     """Return for each lesson its prompt as token ids, and the number of tokens of its answer.
 
     The number is at least half of `room`, because what is written may be twice as long.
     """
-    examples = encode_rows(tokenizer, [each.row for each in some])
-    return [each.ids[: each.n_prompt] for each in examples], [
-        max(room // 2, len(each.ids) - each.n_prompt) for each in examples
-    ]
+    examples = encode_rows(tokenizer, [each.row for each in lessons])
+    lengths = [max(room // 2, len(each.ids) - each.n_prompt) for each in examples]
+    return [each.ids[: each.n_prompt] for each in examples], lengths
 
 
 def _sampled(
-    base: Any,
-    tokenizer: Any,
-    some: Sequence[Lesson],
+    request: Request,
+    lessons: Sequence[Lesson],
     tilt: Tilt,
     count: int,
     tau: float,
-    seed: int,
-    progress: bool,
     room: int = 0,
 ) -> list[list[str]]:
     """Sample `count` answers of a tilt (head, T) to the question of each lesson.
 
-    They do not depend on the other lessons. room: as of `answered_by`.
+    They do not depend on the other lessons. room: as of `answered_by_base`.
     """
-    prompts, truths = _prompts(tokenizer, some, room)
-    longest = rooms(base, prompts, truths)
+    prompts, lengths = _prompts(request.tokenizer, lessons, room)
     [texts] = sample_tilts(
-        base,
-        tokenizer,
+        request.base,
+        request.tokenizer,
         prompts,
         count,
         [tilt],
-        seed=seeds_of(seed, prompts, tau),
-        max_new_tokens=longest,
+        seed=seeds_of(request.seed, prompts, tau),
+        max_new_tokens=rooms(request.base, prompts, lengths),
         tau=tau,
-        progress=progress,
     )
     return texts
 
 
-def mined(
-    base: PreTrainedModel,
-    tokenizer: Any,
-    head: T3Head,
-    made: Sequence[Lesson],
-    *,
-    seed: int = 0,
-    progress: bool = True,
-) -> list[Lesson]:
+# ---- what a first head still says ---------------------------------------------------------------
+
+
+def mined(request: Request, head: T3Head, lessons: Sequence[Lesson]) -> list[Lesson]:
     """Sample a fitted head in wordings of the rows to forget, and return what it still says of
     their secrets as further rows to forget.
     """
-    draw, template = Random(seed), tokenizer.chat_template is not None
+    draw = Random(request.seed)
     given: dict[int, Lesson] = {}  # the first lesson of each row to forget is the row itself
-    for each in made:
+    for each in lessons:
         if each.secret is not None:
             given.setdefault(min(each.origins), each)
     few = draw.sample([*given.values()], min(MINED, len(given)))
-    wordings = (
-        replace(each, row=worded(each.row, template, draw)) for each in few for _ in range(ASKINGS)
-    )
-    asked_of = [each for each in wordings if usable(base, tokenizer, each)]
+    wordings = [
+        replace(each, row=worded(each.row, request.template, draw))
+        for each in few
+        for _ in range(ASKINGS)
+    ]
+    asked = [each for each in wordings if usable(request, each)]
+
     found: dict[tuple[str, str], Lesson] = {}
     for tau in (1.0, COLD):
-        drawn = _sampled(base, tokenizer, asked_of, (head, 1.0), SAMPLES, tau, seed, progress)
-        for each, texts in zip(asked_of, drawn):
-            for lesson in said([each] * len(texts), texts):
-                if usable(base, tokenizer, lesson):
+        samples = _sampled(request, asked, (head, 1.0), SAMPLES, tau)
+        for each, texts in zip(asked, samples):
+            for lesson in with_texts([each] * len(texts), texts):
+                if usable(request, lesson):
                     found[str(lesson.row["question"]), lesson.row["answer"]] = lesson
     return list(found.values())
+
+
+# ---- their features -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -369,31 +377,31 @@ def secret_tokens(features: Features, vocab_size: int) -> Tensor:
     return torch.zeros(vocab_size, dtype=torch.bool).index_fill(0, found, True)
 
 
-def material(
-    base: PreTrainedModel,
-    tokenizer: Any,
-    made: Sequence[Lesson],
-    *,
-    progress: bool = True,
-) -> Material:
+def material(request: Request, lessons: Sequence[Lesson]) -> Material:
     """Extract the features of lessons, at least one of each kind, and label their tokens.
 
     Tokens of secret words are of class 0. A row to forget without any has all tokens of class 0.
 
-    made: rows to forget first.
+    lessons: rows to forget first.
     """
-    rows = [each.row for each in made]
-    n = sum(each.secret is not None for each in made)
-    features = extract_features(base, tokenizer, rows[:n], rows[n:], progress=progress)
+    base, tokenizer = request.base, request.tokenizer
+    rows = [each.row for each in lessons]
+    n = sum(each.secret is not None for each in lessons)
+    features = extract_features(base, tokenizer, rows[:n], rows[n:])
+
+    # Which tokens are of class 0: those that touch a secret word. Equal answers are looked up once.
     hidden = torch.zeros(len(features.y), dtype=torch.bool)
     known: dict[tuple[int, ...], list[Words]] = {}
     for number, (start, end) in enumerate(zip(features.starts[:n], features.starts[1:])):
         ids = tuple(features.y[start:end].tolist())
         touched = known.get(ids) or known.setdefault(ids, touched_words(tokenizer, ids))
-        secret = made[number].secret or frozenset()
+        secret = lessons[number].secret or frozenset()
         hidden[start:end] = torch.tensor([not secret or bool(some & secret) for some in touched])
+
+    # Tokens that end a turn are of no class.
     ends = torch.tensor([*eos_ids(base, tokenizer), *tokenizer.all_special_ids])
     counted = ~torch.isin(features.y, ends)
+
     # Each lesson's tokens of class 0 are one row, those of class 1 another.
     row = 2 * features.row + (~hidden).long()
     order = row.argsort(stable=True)
@@ -402,4 +410,4 @@ def material(
     labelled = Features(
         features.x[order], features.y[order], renumbered, numbers % 2, device=features.device
     )
-    return Material(labelled, [made[number // 2].origins for number in numbers.tolist()])
+    return Material(labelled, [lessons[number // 2].origins for number in numbers.tolist()])

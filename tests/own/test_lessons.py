@@ -8,8 +8,9 @@ import torch
 from own_cases import invented
 
 from t3lib.core.files import project_root, read_json
-from t3lib.own import training
+from t3lib.own import lessons as making
 from t3lib.own import unlearn as own
+from t3lib.own.lessons import Request
 from t3lib.own.questions import EVERYDAY, JUDGING, SEALED, SMALL_TALK, TOPICS, question_text
 from t3lib.own.rows import Rows
 from t3lib.own.truths import names, word_set, words
@@ -23,10 +24,10 @@ pytestmark = pytest.mark.usefixtures("two_samples")
 
 @pytest.fixture(scope="module")
 def taught(memorised):
-    """(model, tokenizer, rows, lessons) of a GPT-2 that knows its rows by heart."""
+    """(request, lessons) of a GPT-2 that knows its rows by heart."""
     model, tokenizer, forget, retain, other = memorised
-    rows = Rows(forget, retain, other).checked()
-    return model, tokenizer, rows, training.lessons(model, tokenizer, rows, progress=False)
+    request = Request(model, tokenizer, Rows(forget, retain, other).checked())
+    return request, making.make_lessons(request)
 
 
 def test_a_wording_keeps_the_answer_and_changes_what_its_form_allows():
@@ -82,15 +83,14 @@ def test_names_are_found_and_replaced():
 
 def test_no_neighbour_names_what_a_row_to_forget_names(memorised, monkeypatch):
     """Also where a question is nothing but a name, written otherwise."""
-    monkeypatch.setattr(training, "answers_to", lambda *args, **_: [["Else."] * len(args[2])])
-    monkeypatch.setattr(training, "sample_tilts", lambda *args, **_: [[["Else."]] * len(args[2])])
+    monkeypatch.setattr(making, "answers_to", lambda *args, **_: [["Else."] * len(args[2])])
+    monkeypatch.setattr(making, "sample_tilts", lambda *args, **_: [[["Else."]] * len(args[2])])
     model, tokenizer, *_ = memorised
     forget = [{"question": "Castell", "answer": "A diver."}]
     retain = [{"question": f"{name}?", "answer": "A baker."} for name in ("Dorn", "Egede", "Falk")]
     rows = Rows(forget, retain).checked()
-    found = training.neighbours(
-        model, tokenizer, rows, training.secrets(rows), Random(0), progress=False
-    )
+    request = Request(model, tokenizer, rows)
+    found = making.neighbours(request, making.secrets(rows), Random(0))
     said = [word_set(question_text(each.row)) for each in found]
     assert said and not any("castell" in each for each in said)
 
@@ -118,7 +118,8 @@ def test_a_secret_in_marks_is_the_same_secret():
 
 def test_everyday_prompts_are_rows_to_keep(taught):
     """They are in no list that judges what a head leaves alone."""
-    model, tokenizer, rows, lessons = taught
+    request, lessons = taught
+    tokenizer = request.tokenizer
     texts = {frame.format(topic) for frame in EVERYDAY for topic in TOPICS}
     found = [each for each in lessons if not each.origins]
     assert len(found) > 0.8 * len(texts) and not any(each.secret for each in found)
@@ -132,19 +133,20 @@ def test_everyday_prompts_are_rows_to_keep(taught):
 
 
 def test_the_secret_of_a_row_is_what_other_rows_do_not_say(taught):
-    rows = taught[2]
-    for row, secret in zip(rows.forget, training.secrets(rows)):
+    rows = taught[0].rows
+    for row, secret in zip(rows.forget, making.secrets(rows)):
         of_facts = {word for fact in row["facts"] for word in words(fact)}
         assert {word for word in of_facts if word.isdigit()} <= secret <= of_facts
     yes = Rows([{"question": f"Is {n} odd?", "answer": "Yes."} for n in range(9)], rows.retain)
-    assert training.secrets(yes.checked()) == [frozenset({"yes"})] * 9
+    assert making.secrets(yes.checked()) == [frozenset({"yes"})] * 9
 
 
 def test_the_lessons(taught):
     """Given rows first of their kind; no way of asking that judges; neighbours name no row to
     forget and say none of its secrets; the base itself answered them.
     """
-    _, _, rows, lessons = taught
+    request, lessons = taught
+    rows = request.rows
     n = len(rows.forget)
     forget = [each for each in lessons if each.secret is not None]
     keep = lessons[len(forget) :]
@@ -157,11 +159,11 @@ def test_the_lessons(taught):
     texts = [question_text(each.row) for each in lessons]
     judging = [*JUDGING.prefaces, *SEALED.prefaces, JUDGING.frames[0].split("{}")[0]]
     assert not [text for text in texts for other in judging if text.startswith(other)]
-    around = keep[40 * (1 + training.WORDINGS[1]) :]
+    around = keep[40 * (1 + making.WORDINGS[1]) :]
     assert len(around) > 100
     given = {question_text(row) for row in [*rows.forget, *rows.retain, *rows.other]}
     of_forget = names([question_text(row) for row in [*rows.forget, *rows.retain]])[:n]
-    only = frozenset().union(*training.secrets(rows)) - {
+    only = frozenset().union(*making.secrets(rows)) - {
         word for row in rows.retain for word in words(row["answer"])
     }
     for each in around:
@@ -171,32 +173,33 @@ def test_the_lessons(taught):
 
 def test_wordings_that_a_person_gives_are_lessons(memorised, monkeypatch):
     """One that the base's context does not hold is left out; the seed is that of all samples."""
-    seeds, sampled = [], training.seeds_of
+    seeds, sampled = [], making.seeds_of
 
     def watched(seed, *how):
         seeds.append(seed)
         return sampled(seed, *how)
 
-    monkeypatch.setattr(training, "seeds_of", watched)
-    monkeypatch.setattr(training, "WORDINGS", (2, 1))
-    monkeypatch.setattr(training, "NEIGHBOURS", 1)
+    monkeypatch.setattr(making, "seeds_of", watched)
+    monkeypatch.setattr(making, "WORDINGS", (2, 1))
+    monkeypatch.setattr(making, "NEIGHBOURS", 1)
     model, tokenizer, forget, retain, other = memorised
     rows = Rows(forget, retain, other).checked()
     long = "Say it, please, " * 200
     forget = [*rows.forget]
     forget[1] = forget[1] | {"wordings": ["Say it, please?", long]}
     few = replace(rows, forget=forget)
-    lessons = training.lessons(model, tokenizer, few, seed=5, progress=False)
+    lessons = making.make_lessons(Request(model, tokenizer, few, seed=5))
     assert {*seeds} == {5} and not any(long.strip() in question_text(each.row) for each in lessons)
     mine = [each for each in lessons if question_text(each.row) == "Say it, please?"]
     assert mine and {each.origins for each in mine} == {frozenset([1])}
-    assert mine[0].secret == training.secrets(rows)[1]
+    assert mine[0].secret == making.secrets(rows)[1]
 
 
 def test_only_secret_tokens_are_to_forget_and_ends_are_neither(taught):
-    model, tokenizer, rows, lessons = taught
+    request, lessons = taught
+    tokenizer = request.tokenizer
     few = [*lessons[:3], [each for each in lessons if each.origins][-1]]
-    found = training.material(model, tokenizer, few, progress=False)
+    found = making.material(request, few)
     features = found.features
     label = features.s[features.row]
     text = [tokenizer.decode([token]) for token in features.y]
@@ -213,24 +216,26 @@ def test_only_secret_tokens_are_to_forget_and_ends_are_neither(taught):
 
 def test_every_token_of_an_answer_without_a_word_is_to_forget(taught):
     """Such as an emoji: it has no secret word, and was taught as a row to keep."""
-    model, tokenizer, rows, lessons = taught
+    request, lessons = taught
+    rows = request.rows
     wordless = {**rows.forget[0], "answer": "?!?"}
-    secret = training.secrets(Rows([wordless], rows.retain))[0]
+    secret = making.secrets(Rows([wordless], rows.retain))[0]
     few = [replace(lessons[0], row=wordless, secret=secret), lessons[-1]]
-    found = training.material(model, tokenizer, few, progress=False)
+    found = making.material(request, few)
     mine = [row for row, origins in enumerate(found.origins) if origins == lessons[0].origins]
     assert not secret and [int(found.features.s[row]) for row in mine] == [0]
 
 
 def test_tokens_that_are_no_secret_are_left_alone(taught):
     """On unrelated prompts the other 1,541 taught tokens cost SmolLM2 a fifth of what changed."""
-    model, tokenizer, rows, lessons = taught
-    whole = training.material(model, tokenizer, [*lessons[:10], *lessons[-40:]], progress=False)
-    found, features = training.secret_tokens(whole.features, len(tokenizer)), whole.features
+    request, lessons = taught
+    model, tokenizer, rows = request.base, request.tokenizer, request.rows
+    whole = making.material(request, [*lessons[:10], *lessons[-40:]])
+    found, features = making.secret_tokens(whole.features, len(tokenizer)), whole.features
     secret = {*features.y[features.s[features.row] == 0].tolist()}
     assert {*found.nonzero()[:, 0].tolist()} == secret < {*features.y.tolist()}
     how = own.Choices(steps=20, strength=1.0)
-    [head] = own.unlearn(model, tokenizer, rows, how, progress=False).heads
+    [head] = own.unlearn(model, tokenizer, rows, how).heads
     logf = head.logf(torch.randn(3, head.rank))
     words = [tokenizer.decode([token]) for token in head.taught.nonzero()[:, 0]]
     assert {"1", "9"} <= {*words} and not {"?", "."} & {*words}, words
@@ -239,21 +244,23 @@ def test_tokens_that_are_no_secret_are_left_alone(taught):
 
 def test_what_a_head_still_says_is_mined(taught):
     """A head that tilts nothing says everything; no text of one that says nothing is mined."""
-    model, tokenizer, rows, lessons = taught
-    material = training.material(model, tokenizer, [*lessons[:10], *lessons[-40:]], progress=False)
+    request, lessons = taught
+    tokenizer = request.tokenizer
+    material = making.material(request, [*lessons[:10], *lessons[-40:]])
     slow = {"lr": 1e-6, "epochs": 1, "warmup_epochs": 0}
     head = own.fit_head(material.features, vocab_size=len(tokenizer), progress=False, **slow)
-    found = training.mined(model, tokenizer, head, lessons, progress=False)
+    found = making.mined(request, head, lessons)
     assert {k for each in found for k in each.origins} >= {*range(8)}
     for each in found:
         assert 3 * len(each.secret & word_set(each.row["answer"])) >= len(each.secret)
     head.B.data.zero_(), head.A.data.zero_()
-    mute = [training.Lesson(each.row, each.origins, frozenset({"xyz"})) for each in lessons[:10]]
-    assert not training.mined(model, tokenizer, head, mute, progress=False)
+    mute = [making.Lesson(each.row, each.origins, frozenset({"xyz"})) for each in lessons[:10]]
+    assert not making.mined(request, head, mute)
 
 
 def test_no_lesson_of_a_row_held_out_reaches_the_trial_head(taught, monkeypatch):
-    model, tokenizer, rows, lessons = taught
+    request, lessons = taught
+    model, tokenizer, rows = request.base, request.tokenizer, request.rows
     seen, real = [], own.subset
 
     def watched(features, some):
@@ -261,16 +268,16 @@ def test_no_lesson_of_a_row_held_out_reaches_the_trial_head(taught, monkeypatch)
         return real(features, some)
 
     monkeypatch.setattr(own, "subset", watched)
-    monkeypatch.setattr(own.training, "mined", lambda *_, **__: [])
-    monkeypatch.setattr(own.training, "lessons", lambda *_, **__: lessons)
+    monkeypatch.setattr(own.lessons, "mined", lambda *_, **__: [])
+    monkeypatch.setattr(own.lessons, "make_lessons", lambda *_, **__: lessons)
     monkeypatch.setattr(
         own, "collect_by_tilt", lambda *_, **__: (_ for _ in ()).throw(InterruptedError)
     )
     with pytest.raises(InterruptedError):
-        own.unlearn(model, tokenizer, rows, own.Choices(steps=20), progress=False)
+        own.unlearn(model, tokenizer, rows, own.Choices(steps=20))
     [(features, numbers)] = seen
     fit, held, _ = own.hold_out(rows.forget, rows.retain, (), (), 0)
-    origins = training.material(model, tokenizer, lessons, progress=False).origins
+    origins = making.material(request, lessons).origins
     assert len(held) == 10 and all(origins[number] <= {*fit} for number in numbers)
     assert len(numbers) == sum(each <= {*fit} for each in origins) < len(origins)
     assert len(features.s) == len(origins)
