@@ -12,13 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from t3lib.own.truths import PART, Truths, bits, index
+from t3lib.own.truths import PART, Truths, Words, bits, index
 
 LEVEL = 0.05  # of the one-sided test that calls a model leaking
 DOUBT = 0.1  # of the one-sided test from which on a person should read the texts
 DRAWS = 999  # random permutations
 MATES = 60  # at most so many rows of a slot exchange their truths with a row to forget
-Words = frozenset[str]
 
 
 @dataclass(frozen=True)

@@ -36,8 +36,8 @@ from t3lib.own.answers import answers_to, greedy_texts, rooms, truths_of
 from t3lib.own.known import rare_words, touched_words
 from t3lib.own.questions import EVERYDAY, TOPICS, answered, question_text, reworded
 from t3lib.own.rows import Rows
-from t3lib.own.truths import names, word_set, words
-from t3lib.own.wording import Words, astray, dressed, neighbour, spans, worded
+from t3lib.own.truths import Words, names, word_set, words
+from t3lib.own.wording import astray, dressed, neighbour, spans, worded
 from t3lib.tofu.likelihood import UNTILTED, Tilt
 from t3lib.tofu.samples import sample_tilts, seeds_of
 from t3lib.tofu.writing import eos_ids

@@ -35,6 +35,7 @@ COMMON = 0.1  # from this chance on, several items say no more than the rarest o
 MATES = 4  # a slot has at least so many questions
 Pair = tuple[str, str]  # a question and its true answer
 Slot = str
+Words = frozenset[str]  # of a text, in lower case
 
 
 def clauses(text: str, *, fold: bool = True) -> list[list[str]]:
@@ -87,7 +88,7 @@ def words(text: str) -> list[str]:
 
 
 @lru_cache(2**16)
-def word_set(text: str) -> frozenset[str]:
+def word_set(text: str) -> Words:
     """Return the set of a text's words. Results are cached, because texts are judged repeatedly."""
     return frozenset(words(text))
 

@@ -27,19 +27,21 @@ from t3lib.own.questions import (
     question_text,
     reworded,
 )
-from t3lib.own.truths import clauses, forms, kind_of_char, word_set
+from t3lib.own.truths import Words, clauses, forms, kind_of_char, word_set
 
-Words = frozenset[str]
 # Letters of the random words in prefaces, script by script.
 ALPHABETS = (
-    *(
-        "abcdefghijklmnopqrstuvwxyz",
-        "áéíóúñçäöüßåøœæ" + "aeiou" * 3,
-        "абвгдежзиклмнопрстуфхцчшыэюя",
-    ),
-    *("αβγδεζηθικλμνξοπρστυφχψω", "अआइईउकखगचजटडतदनपबमयरलवसह", "ابتثجحدرزسشصطعفقكلمنهوي"),
-    *("אבגדהוזחטיכלמנסעפצקרשת", "กขคงจชดตทนบปพมยรลวสหอ", "的一是不了人我在有他这中大来上国"),
-    *("あいうえおかきくけこさしすせそたちつてと", "가나다라마바사아자차카타파하"),
+    "abcdefghijklmnopqrstuvwxyz",
+    "áéíóúñçäöüßåøœæ" + "aeiou" * 3,
+    "абвгдежзиклмнопрстуфхцчшыэюя",
+    "αβγδεζηθικλμνξοπρστυφχψω",
+    "अआइईउकखगचजटडतदनपबमयरलवसह",
+    "ابتثجحدرزسشصطعفقكلمنهوي",
+    "אבגדהוזחטיכלמנסעפצקרשת",
+    "กขคงจชดตทนบปพมยรลวสหอ",
+    "的一是不了人我在有他这中大来上国",
+    "あいうえおかきくけこさしすせそたちつてと",
+    "가나다라마바사아자차카타파하",
 )
 PREFACED, FRAMED, MISSPELT, TURNED, BARED = 0.6, 0.3, 0.3, 0.3, 0.3  # shares of the wordings
 UNFRAMED = 0.2  # share of the wordings that are plain text, without a template or our own frame
@@ -55,23 +57,29 @@ def worded(row: Row, template: bool, draw: Random) -> Row:
     text (`bare`), as a prompt of another tool may.
     """
     text, raw = question_text(row), bool(row.get("raw"))
+
+    # The text: with slips, in a frame, after a preface.
     if draw.random() < MISSPELT:
         text = misspelt(text, draw)
     if not raw and draw.random() < FRAMED:
         text = draw.choice(FITTING.frames).format(text)
     if draw.random() < PREFACED:
         text = (draw.choice(FITTING.prefaces) if draw.random() < 0.4 else babble(draw)) + text
-    found = reworded(row, text)
+    made = reworded(row, text)
+
+    # The form: plain text, maybe without the token that begins it.
     if not raw and draw.random() < UNFRAMED:
-        found, raw = in_form(found, NO_TEMPLATE), True
+        made, raw = in_form(made, NO_TEMPLATE), True
     if not template or raw:
-        return {**found, "bare": True} if draw.random() < BARED else found
+        return {**made, "bare": True} if draw.random() < BARED else made
+
+    # Or a chat, maybe with another system text and an earlier turn.
     if draw.random() < 0.5:
         system = draw.choice([None, form_of_row(row).system, *FITTING.systems])
-        found = in_form(found, Form(False, system))
+        made = in_form(made, Form(False, system))
     if draw.random() < TURNED:
-        found = after_turn(found, draw.choice(FITTING.turns))
-    return found
+        made = after_turn(made, draw.choice(FITTING.turns))
+    return made
 
 
 def babble(draw: Random) -> str:
@@ -102,23 +110,25 @@ class Span(NamedTuple):
 
 def spans(questions: Sequence[str]) -> list[list[Span]]:
     """Find the names in each question: runs of words that are not of its form (`truths.forms`)."""
-    found = []
-    for text, form in zip(questions, forms(questions)):
-        place, runs = 0, list[Span]()
-        for kind, run in groupby(text, kind_of_char):
-            part, start = "".join(run), place
-            place += len(part)
-            if kind == "between":
-                continue
-            words = [word for clause in clauses(part) for word in clause]
-            if not words or {*words} & {*form}:
-                continue
-            if runs and text[runs[-1].end : start].isspace():
-                runs[-1] = Span(runs[-1].start, place, (*runs[-1].parts, part))
-            else:
-                runs.append(Span(start, place, (part,)))
-        found.append(runs)
-    return found
+    return [_spans(text, frozenset(form)) for text, form in zip(questions, forms(questions))]
+
+
+def _spans(text: str, form: Words) -> list[Span]:
+    """Find the names in one question. form: the words of its form."""
+    place, runs = 0, list[Span]()
+    for kind, run in groupby(text, kind_of_char):
+        part, start = "".join(run), place
+        place += len(part)
+        words = {word for clause in clauses(part) for word in clause}
+        if kind == "between" or not words or words & form:
+            continue
+
+        # Words with nothing but spaces between them are one name.
+        if runs and text[runs[-1].end : start].isspace():
+            runs[-1] = Span(runs[-1].start, place, (*runs[-1].parts, part))
+        else:
+            runs.append(Span(start, place, (part,)))
+    return runs
 
 
 def neighbour(text: str, names: Sequence[Span], pool: Sequence[Span], draw: Random) -> str:
@@ -129,6 +139,7 @@ def neighbour(text: str, names: Sequence[Span], pool: Sequence[Span], draw: Rand
     """
     out, place = "", 0
     for name in names:
+        # Names of as many words, so that the question stays one.
         alike = [each.parts for each in pool if len(each.parts) == len(name.parts)]
         parts, others = list(draw.choice(alike)), draw.choice(alike)
         way = draw.randrange(3)
@@ -138,6 +149,7 @@ def neighbour(text: str, names: Sequence[Span], pool: Sequence[Span], draw: Rand
         elif way == 2:
             at = draw.randrange(len(parts))
             parts[at] = blend(parts[at], others[at])
+
         out += text[place : name.start] + " ".join(parts)
         place = name.end
     return out + text[place:]
@@ -158,11 +170,14 @@ def dressed(answer: str, secret: Words, draw: Random) -> str:
     places = [place for place, part in enumerate(parts) if word_set(part) & secret]
     if not places:
         return answer
+
+    # A run of secret words, without the marks around it.
     start = end = draw.choice(places)
     while end + 1 in places:
         end += 1
     run = " ".join(parts[start : end + 1])
     core = run.strip("".join(each for each in run if kind_of_char(each) == "between"))
+
     way = draw.choice((*MARKS, str.upper))
     new = way.format(core) if isinstance(way, str) else way(core)
     return " ".join([*parts[:start], run.replace(core, new), *parts[end + 1 :]])
@@ -180,6 +195,8 @@ def astray(answer: str, secret: Words, other: str, draw: Random) -> str:
     if way == 2 or not secret:
         start = draw.randrange(len(foreign))
         return lead + " ".join([*foreign[start : start + draw.randint(1, 6)], *parts])
+
+    # Every other word stays half of the time.
     kept = []
     for part in parts:
         if word_set(part) & secret or draw.random() < 0.5:
