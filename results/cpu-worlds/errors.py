@@ -30,6 +30,7 @@ from typing import Any
 import pandas as pd
 
 from t3lab import profiles, results, script
+from t3lab.profiles import WORLD, hyper_of
 from t3lab.report import render
 from t3lab.report.order import interval
 from t3lab.study.errors import errors_of
@@ -38,7 +39,6 @@ from t3lab.study.study import Study, open_study
 from t3lib.core.errors import Diverged
 from t3lib.core.files import atomic_write, read_json, write_json
 from t3lib.core.progress import progress_bar
-from t3lib.core.settings import WORLD, hyper_of
 from t3lib.tofu.errors import summary
 
 JUDGE, FLOOR = 1, 0  # seeds of the retrained models that judge, and that is judged like a method
