@@ -101,6 +101,8 @@ class Gate:
             raise UserError(f"{path} has no chat template, and is off (t3 serve --completions)")
         if chat and not rules["chat"]:
             raise UserError(f"{path} is refused: the head was trained without a chat template")
+
+        # Only known fields, each with a value of its type.
         try:
             body = json.loads(data[:BYTES])
             body = {name: value for name, value in body.items() if value is not None}
@@ -120,23 +122,30 @@ class Gate:
                 or not all(isinstance(each, str) and each for each in texts)
             ):
                 raise UserError(f"{name}: {printable(value, 40)} is not allowed")
+
         if body.setdefault("model", rules["name"]) != rules["name"]:
             raise UserError(f"this server has one model, {rules['name']}")
+
+        # Greedy answers, or a sampler that the report judged.
         tau = float(body.get("temperature", 0))
         body["temperature"], body["top_p"] = tau, float(body.get("top_p", 1)) if tau else 1.0
         sampler = body["temperature"], body["top_p"]
         if rules["samplers"] and sampler not in {*map(tuple, rules["samplers"])}:
             allowed = samplers(rules["samplers"])
             raise UserError(f"a colder sampler undoes tempering; judged and allowed: {allowed}")
+
         if chat:
             body["messages"] = self.turns(body.get("messages"))
             text = prompt(self.tokenizer, body["messages"], None)
         else:
             text = check_row({"question": body.get("prompt"), "answer": "-"}, path)["question"]
             refuse_special(self.tokenizer, text, "prompt")
+
+        # What the context leaves for the answer.
         tokens = len(self.tokenizer(text, add_special_tokens=not chat).input_ids)
         if (room := rules["context"] - tokens) < 1:
             raise UserError(f"the prompt has {tokens} tokens, the context {rules['context']}")
+
         wanted = body.pop("max_completion_tokens", body.get("max_tokens", LONGEST))
         if not (1 <= body.get("n", 1) <= rules["most"] and wanted and sampler[1]):
             raise UserError(f"n is 1 to {rules['most']} here, max_tokens and top_p above 0")
@@ -202,6 +211,8 @@ def rules_of(
     )
     if not (chat or completions):
         raise UserError("this head was trained without a chat template: add --completions")
+
+    # Every head must be asked as it was trained, with the template of the first.
     if chat:
         tokenizer = belonging.in_template_of(heads[0], tokenizer)
         for head in heads:
@@ -209,8 +220,11 @@ def rules_of(
             belonging.check_prompt(head, tokenizer, [row])
         tokenizer = copy.copy(tokenizer)
         tokenizer.chat_template = fixed_template(tokenizer)
+
+    # A template that shows no system text takes none.
     if not chat or prompt(tokenizer, "Who?", system) == prompt(tokenizer, "Who?", None):
         system = None
+
     return {
         "name": re.sub(r"[^\w.-]+", "-", Path(names[0]).name) or "t3",
         "system": system,
@@ -248,12 +262,12 @@ def listening(host: str, port: int) -> socket.socket:
         raise UserError(f"--port {port}: a port is from 0 to {2**16 - 1}")
     try:
         kind, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        found = socket.socket(kind)
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        found.bind(address)
+        place = socket.socket(kind)
+        place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        place.bind(address)
     except OSError as error:
         raise UserError(f"--host {host} --port {port}: {error}") from None
-    return found
+    return place
 
 
 def vllm_here(but: str = "") -> bool:
@@ -298,10 +312,15 @@ def run_transformers(model: Any, rules: Mapping[str, Any], place: socket.socket)
     from transformers.utils import logging
 
     logging.set_verbosity_error()
+
+    # Sampling is the default, which temperature 0 of a request switches off. After Ctrl-C every
+    # answer ends at its next token.
     stopped: list[bool] = []
-    model.generation_config.do_sample = True  # the temperature 0 of a request switches it off
+    model.generation_config.do_sample = True
     criterion = [lambda ids, scores: torch.full((len(ids),), bool(stopped), device=ids.device)]
     model.generate = partial(model.generate, stopping_criteria=criterion)
+
+    # The server's manager of models gets ours, which is loaded already.
     tokenizer: Any = rules["tokenizer"]
     manager, state = ModelManager(model_timeout=-1), GenerationState()
     manager._load_model = lambda *_, **__: model  # type: ignore[method-assign]
@@ -309,11 +328,13 @@ def run_transformers(model: Any, rules: Mapping[str, Any], place: socket.socket)
     parts: dict[str, Any] = {"model_manager": manager, "generation_state": state}
     for name, kind in (("chat", ChatCompletionHandler), ("completion", CompletionHandler)):
         parts[f"{name}_handler"] = kind(manager, state)
+
     # `Gate` lets no request through to the handlers that are None.
     needed = [*inspect.signature(build_server).parameters][:-1]  # not enable_cors
     behind: Any = build_server
     app = Gate(behind(**{name: parts.get(name) for name in needed}), rules)
     config = uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=1)
+
     try:
         uvicorn.Server(config).run(sockets=[place])
         raise KeyboardInterrupt  # uvicorn returns where SIGINT was ignored when Python started
@@ -359,23 +380,31 @@ def run_vllm(
         "t3_head": [os.path.abspath(head) if os.path.isdir(head) else head for head in heads],
         "t3_allow_samplers": rules["samplers"] is None,
     }
+
+    # vLLM reads the template from a file, and `Gate` its rules from the environment.
     with tempfile.NamedTemporaryFile("w", suffix=".jinja", encoding="utf-8") as template:
         template.write(rules["tokenizer"].chat_template or "")
         template.flush()
         options |= {
-            **{"model": base, "served-model-name": rules["name"], "generation-config": "vllm"},
-            **{"hf-overrides": json.dumps(overrides), "max-logprobs": 0},
-            **{"middleware": "t3lib.own.serve.Gate", "chat-template": template.name},
+            "model": base,
+            "served-model-name": rules["name"],
+            "generation-config": "vllm",
+            "hf-overrides": json.dumps(overrides),
+            "max-logprobs": 0,
+            "middleware": "t3lib.own.serve.Gate",
+            "chat-template": template.name,
         }
         command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
         command += [word for name, value in options.items() for word in (f"--{name}", str(value))]
-        told = {**rules, "tokenizer": base, "template": rules["tokenizer"].chat_template}
-        known = {"T3_SERVE": json.dumps(told)}
-        process = subprocess.Popen(command, env=os.environ | known)
+        for_gate = {**rules, "tokenizer": base, "template": rules["tokenizer"].chat_template}
+        variables = {"T3_SERVE": json.dumps(for_gate)}
+
+        process = subprocess.Popen(command, env=os.environ | variables)
         try:
             code = process.wait()
         except KeyboardInterrupt:  # which vLLM got too: it ends its own processes
             process.wait()
             raise
+
     if code:
         raise UserError(f"vLLM ended with exit code {code}; its last lines say why")
