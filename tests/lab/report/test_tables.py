@@ -204,42 +204,29 @@ def test_settings_are_chosen_on_the_first_reference_alone():
     assert (held["fq"] != held["fq_tuned_on"]).all()
 
 
-def test_a_sharpened_t3_has_its_own_row_and_changes_no_other():
-    sharp = [
-        fabricate("T3", "forget10", T, seed) | {"w": w}
-        for T, w in ((2.5, 0.8), (1.0, 0.8))
-        for seed in (1, 2, 3)
-    ]
-    table = tables.forget_quality([*fabricate_all(), *sharp])
-    assert set(table[table.w == 0.8]["T"]) == {1.0, 2.5} and set(
-        table[table.w == 0.8]["method"]
-    ) == {"T3"}
-    both = tables.tofu(results.tidy([*fabricate_all(), *sharp]))
-    row = both[both.method == tables.BOTH_DIALS]
-    assert row[["split", "T", "n_seeds"]].values.tolist() == [["forget10", 2.5, 3]]
-    assert (
-        both["split"].tolist() == sorted(both["split"])
-        and both["method"].iloc[-1] == tables.BOTH_DIALS
-    )
-    rest = both[both.method != tables.BOTH_DIALS].reset_index(drop=True)
-    pd.testing.assert_frame_equal(
-        rest, tables.tofu(results.tidy(fabricate_all())), check_dtype=False
-    )
-
-
-def test_a_share_of_the_unlearned_weights_has_its_own_row():
-    part = [
-        fabricate("RMU", "forget10", None, seed) | {"w": a, "metrics": metrics}
-        for a, fq in ((0.8, 0.3), (0.6, 0.2))
-        for seed in (1, 2, 3)
-        for metrics in [fabricate("RMU", "forget10", None, seed)["metrics"] | {"fq": fq}]
-    ]
-    frame = results.tidy([*fabricate_all(), *part])
-    both = tables.tofu(frame)
-    row = both[both.method == "RMU (a)"]
-    assert row[["split", "n_seeds"]].values.tolist() == [["forget10", 3]]
-    assert row["fq"].tolist() == [pytest.approx(0.3)], "the best share on the tuning seeds"
-    rest = both[both.method != "RMU (a)"].reset_index(drop=True)
+@pytest.mark.parametrize(
+    ("method", "points", "label", "best"),
+    [  # points: (T, w or share of the weights, Forget Quality)
+        ("T3", [(2.5, 0.8, 0.3), (1.0, 0.8, 0.2)], tables.BOTH_DIALS, 2.5),
+        ("RMU", [(None, 0.8, 0.3), (None, 0.6, 0.2)], "RMU (a)", None),
+    ],
+)
+def test_a_dial_has_its_own_row_at_its_best_on_the_tuning_seeds_and_changes_no_other(
+    method, points, label, best
+):
+    runs = []
+    for T, w, fq in points:
+        runs += [fabricate(method, "forget10", T, seed) | {"w": w} for seed in (1, 2, 3)]
+        for run in runs[-3:]:
+            run["metrics"] = run["metrics"] | {"fq": fq}
+    if method == "T3":
+        tests = tables.forget_quality([*fabricate_all(), *runs])
+        assert set(tests[tests.w == 0.8]["T"]) == {1.0, 2.5}, "each has its test"
+    both = tables.tofu(results.tidy([*fabricate_all(), *runs]))
+    [row] = both[both.method == label].to_dict("records")
+    assert (row["split"], row["n_seeds"], row["fq"]) == ("forget10", 3, pytest.approx(0.3))
+    assert row["T"] == best or pd.isna(row["T"]) and best is None
+    rest = both[both.method != label].reset_index(drop=True)
     plain = tables.tofu(results.tidy(fabricate_all()))
     pd.testing.assert_frame_equal(rest, plain, check_dtype=False)
 
