@@ -88,9 +88,8 @@ def test_make_knows_the_target(words):
 
 
 def fewer(monkeypatch):
-    """Fit in few steps on few wordings and neighbours, at one rate, and judge by one sample."""
+    """Fit in few steps on few wordings and neighbours, and judge by one sample."""
     monkeypatch.setattr(own, "OWN_STEPS", 50)
-    monkeypatch.setattr(own, "OWN_RATES", own.OWN_RATES[:1])
     monkeypatch.setattr(lessons, "WORDINGS", (2, 1))
     monkeypatch.setattr(lessons, "NEIGHBOURS", 1)
     monkeypatch.setattr(lessons, "MINED", 1)
