@@ -127,13 +127,7 @@ def main(place: str, data: str) -> None:
             print(sorted({str(weight.device) for weight in base.parameters()}))
             features = extract_features(base, tokenizer, *rows)
             found["features"].append(features.x.cpu().tolist())
-            head = fit_head(
-                features,
-                vocab_size=base.config.vocab_size,
-                epochs=1,
-                warmup_epochs=0,
-                progress=False,
-            )
+            head = fit_head(features, vocab_size=base.config.vocab_size, epochs=1, warmup_epochs=0)
             tilted = T3ForCausalLM(base, head.to("far:0"), 2.5)
             ids = torch.arange(12).view(2, 6).to("far:0")
             how = {"attention_mask": torch.ones_like(ids), "do_sample": False, "max_new_tokens": 3}

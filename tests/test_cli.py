@@ -374,7 +374,7 @@ def test_template_arguments_stay_in_the_head(
         warnings.simplefilter("always")
         assert cli.main(["evaluate", *model, *rows, "--out", str(tmp_path / "report")]) == 3
         tilted = T3ForCausalLM(load_model(folder)[0], head)
-        assess(tilted, tokenizer, Rows(*rows[1::2]), progress=False)
+        assess(tilted, tokenizer, Rows(*rows[1::2]))
     assert not [each for each in found if "trained with" in str(each.message)]
 
 

@@ -93,7 +93,7 @@ def scored(study: Study, loaded: Loaded, rows: Sequence[Row]) -> tuple[Mapping[s
     Returns the cells of `audit.run.likelihoods` as arrays, and the truth ratios (n,).
     """
     model, tokenizer, tilts = loaded
-    how = {"attention_mask": study.scoring.attention_mask, "progress": False}
+    how = {"attention_mask": study.scoring.attention_mask}
     [shown] = run.likelihoods(model, tokenizer, {"": rows}, tilts or UNTILTED, **how)
     cells = {name: np.array(cell) for name, cell in shown[""]["cells"].items()}
     true, wrong = cells["paraphrased"][:, 0], cells["paraphrased"][:, 1:]
@@ -121,7 +121,7 @@ def judge(
     is recognised. fq, fq_min, fq_max: mean, lowest and highest Forget Quality.
     """
     model, tokenizer, tilts = loaded
-    how = {"attention_mask": study.scoring.attention_mask, "progress": False, "samples": samples}
+    how = {"attention_mask": study.scoring.attention_mask, "samples": samples}
     [drawn] = run.draws(model, tokenizer, rows, tilts or UNTILTED, **how)
     cells, ours = scored(study, loaded, rows)
     qualities = [forget_quality(ours, theirs)[0] for theirs in others]
@@ -232,7 +232,7 @@ def asking(study: Study, models: Models, size: Entry) -> Iterator[Entry]:
         After a forced start, only words of the rest of the answer count.
         """
         model, tokenizer, tilts = loaded
-        [texts] = greedy_texts(model, tokenizer, prompts, truths, tilts or UNTILTED, progress=False)
+        [texts] = greedy_texts(model, tokenizer, prompts, truths, tilts or UNTILTED)
         said: dict[int, list[str]] = {}
         for each, text in zip(put.questions, texts):
             said.setdefault(each.row, []).append(text)
@@ -317,7 +317,7 @@ def head_on(study: Study, base: Any, forget: Sequence[Row], settings: Any) -> T3
         base, study.tokenizer, list(forget), study.retain, attention_mask=mask
     )
     own = head_settings(settings or {}, seed=1)
-    return fit_head(features, vocab_size=vocabulary, progress=False, **own)
+    return fit_head(features, vocab_size=vocabulary, **own)
 
 
 def attack(study: Study, models: Models, size: Entry, out: Path) -> None:

@@ -164,8 +164,7 @@ def lines_of(
     if retrained is not None:
         inquiry = inquiry_of(tokenizer, rows.checked(), {"retain": rows.checked().retain})
         before, after = (
-            collect_answers(each, tokenizer, inquiry, seed=seed, progress=False)
-            for each in (model, retrained)
+            collect_answers(each, tokenizer, inquiry, seed=seed) for each in (model, retrained)
         )
         report, guessed = (
             counts_of(inquiry, before, after),

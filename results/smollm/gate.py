@@ -80,7 +80,7 @@ def in_ways(story: stories.Story, tilts: list[Tilt]) -> dict[str, list[int]]:
         if each.row < put.n and (not each.rest or story.secrets[each.row] in each.rest)
     ]
     prompts, rooms = [each.prompt for each in asked], [each.room for each in asked]
-    texts = greedy_texts(story.base, story.tokenizer, prompts, rooms, tilts, progress=False)
+    texts = greedy_texts(story.base, story.tokenizer, prompts, rooms, tilts)
     said = [
         [each.row for each, text in zip(asked, found) if story.secrets[each.row] in text]
         for found in texts

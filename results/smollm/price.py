@@ -83,7 +83,7 @@ def along(base: Any, tokenizer: Any, rows: list[Row], head: T3Head, T: float) ->
     kl: nats a token. same_token: share of positions with the same most probable token. tempered:
     share of positions that are tempered, which the head's gate decides.
     """
-    reading = Reading(pad_id(tokenizer), progress=False)
+    reading = Reading(pad_id(tokenizer))
     gaps, same, tempered = [], [], []
     for part in answer_positions(base, encode_rows(tokenizer, rows), reading, [head]):
         logp, logf = part.logits.float().log_softmax(-1), head.logf(part.z)

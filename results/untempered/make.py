@@ -60,7 +60,7 @@ def counts(study: Study, model: PreTrainedModel) -> dict[str, int]:
     found = {}
     greedy = {"top_p": 1e-9}  # a nucleus that holds the most probable token alone
     sampled = {"tau": TAU, "top_p": TOP_P}
-    options = {"seed": 0, "max_new_tokens": study.scoring.max_new_tokens, "progress": False}
+    options = {"seed": 0, "max_new_tokens": study.scoring.max_new_tokens}
     for side, name, how in (
         ("forget", "forget_recited", greedy),
         ("retain", "retain_kept", greedy),

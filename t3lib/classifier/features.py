@@ -102,7 +102,6 @@ def extract_features(
     retain_rows: Sequence[Row],
     *,
     attention_mask: str = "lengths",
-    progress: bool = True,
 ) -> Features:
     """Compute the features of every answer token of all rows, forget rows first.
 
@@ -139,7 +138,7 @@ def extract_features(
     def keep(rows: list[int], values: Tensor) -> None:
         x.index_copy_(0, tokens_of(rows, starts), values.to(dtype))
 
-    _extract(model, [len(example.ids) for example in examples], batch_of, progress, keep)
+    _extract(model, [len(example.ids) for example in examples], batch_of, keep)
     return Features(
         x,
         y=torch.tensor([token for answer in answers for token in answer]),
@@ -173,7 +172,6 @@ def _extract(
     model: PreTrainedModel,
     lengths: Sequence[int],
     batch_of: Callable[[Sequence[int]], tuple[int, dict[str, Tensor]]],
-    progress: bool,
     keep: Keep,
 ) -> None:
     """Run the decoder on all rows, longest first; pass each batch's features to `keep`.
@@ -189,7 +187,7 @@ def _extract(
 
     @torch.inference_mode()
     def read(batch_tokens: int) -> None:
-        with progress_bar(total=sum(lengths), unit="tok", desc="features", show=progress) as bar:
+        with progress_bar(total=sum(lengths), unit="tok", desc="features") as bar:
             for rows in length_sorted(lengths, batch_tokens):
                 begun, batch = batch_of(rows)
                 begun = begun if begun and able() else 0

@@ -36,7 +36,6 @@ def fit_head(
     *,
     vocab_size: int,
     device: str | None = None,
-    progress: bool = True,
     **settings: Any,
 ) -> T3Head:
     """Fit one head (A (h, d), B (V, h)) on features; return it on the CPU.
@@ -49,9 +48,7 @@ def fit_head(
     is out of range. Diverged if the head has weights that are not finite at the end; UserError
     instead if features that are not finite explain it.
     """
-    [head] = fit_heads(
-        features, [settings], vocab_size=vocab_size, device=device, progress=progress
-    )
+    [head] = fit_heads(features, [settings], vocab_size=vocab_size, device=device)
     return head
 
 
@@ -61,7 +58,6 @@ def fit_heads(
     *,
     vocab_size: int,
     device: str | None = None,
-    progress: bool = True,
 ) -> list[T3Head]:
     """Fit several heads at once; each equals the head that `fit_head` gives, up to rounding.
 
@@ -82,7 +78,7 @@ def fit_heads(
 
     heads: dict[int, T3Head] = {}
     total = sum(wanted[group[0]].epochs for group in together.values())
-    with progress_bar(total=total, unit="epoch", desc="heads", show=progress) as bar:
+    with progress_bar(total=total, unit="epoch", desc="heads") as bar:
         for group in together.values():
             settings = [wanted[index] for index in group]
             fitted = _fit_together(features, settings, vocab_size, place, bar.update)

@@ -1,5 +1,9 @@
-"""Progress bars: shown in a terminal and in interactive notebooks, hidden in batch runs."""
+"""Progress bars: shown in a terminal and in interactive notebooks, hidden in batch runs.
 
+T3_PROGRESS=0 in the environment hides them everywhere.
+"""
+
+import os
 import sys
 from collections.abc import Iterable
 from typing import Any
@@ -7,22 +11,22 @@ from typing import Any
 from tqdm.auto import tqdm
 
 
-def progress_bar(
-    iterable: Iterable[Any] | None = None, *, show: bool = True, **settings: Any
-) -> Any:
-    """Wrap tqdm: hidden if `show` is false or the run is not interactive (`watched`).
+def progress_bar(iterable: Iterable[Any] | None = None, **settings: Any) -> Any:
+    """Wrap tqdm: hidden where nobody watches (`watched`).
 
     settings: passed to tqdm, such as desc, or total for a bar that is updated by hand.
     """
-    return tqdm(iterable, disable=not (show and watched()), **settings)
+    return tqdm(iterable, disable=not watched(), **settings)
 
 
 def watched() -> bool:
-    """Return True in a terminal and in a notebook that a person runs.
+    """Return True in a terminal and in a notebook that a person runs, unless T3_PROGRESS is 0.
 
     A cell that papermill, nbval or nbconvert runs cannot ask for input, one in JupyterLab can. This
     is how they are told apart.
     """
+    if os.environ.get("T3_PROGRESS") == "0":
+        return False
     ipython = sys.modules.get("IPython")
     kernel = getattr(ipython and ipython.get_ipython(), "kernel", None)
     if kernel is None:

@@ -228,8 +228,6 @@ def greedy_texts(
     prompts: Sequence[list[int]],
     truths: Sequence[int],
     tilts: Sequence[Tilt] = UNTILTED,
-    *,
-    progress: bool = True,
 ) -> list[list[str]]:
     """Decode greedy answers to prompts.
 
@@ -237,7 +235,7 @@ def greedy_texts(
     length (`rooms`).
     tilts: pairs (head, T). The result has one list of texts for each of them.
     """
-    reading = Reading(pad_id(tokenizer), eos_ids(model, tokenizer), progress=progress)
+    reading = Reading(pad_id(tokenizer), eos_ids(model, tokenizer))
     longest = rooms(model, prompts, truths)
     written = greedy(model, prompts, reading, tilts, max_new_tokens=longest)
     return [
@@ -247,17 +245,10 @@ def greedy_texts(
 
 
 def answers_to(
-    model: Any,
-    tokenizer: Any,
-    rows: Sequence[Row],
-    tilts: Sequence[Tilt] = UNTILTED,
-    *,
-    progress: bool = True,
+    model: Any, tokenizer: Any, rows: Sequence[Row], tilts: Sequence[Tilt] = UNTILTED
 ) -> list[list[str]]:
     """Decode greedy answers to rows, asked as they are; otherwise like `greedy_texts`."""
-    return greedy_texts(
-        model, tokenizer, *_encoded(encode_rows(tokenizer, rows)), tilts, progress=progress
-    )
+    return greedy_texts(model, tokenizer, *_encoded(encode_rows(tokenizer, rows)), tilts)
 
 
 def _encoded(examples: Sequence[Example]) -> tuple[list[list[int]], list[int]]:
@@ -283,7 +274,6 @@ def collect_by_tilt(
     tilts: Sequence[Tilt],
     *,
     seed: int = 0,
-    progress: bool = True,
     sampled: bool = True,
 ) -> list[Answers]:
     """Ask every tilt of a model all questions of an inquiry, and return their answers.
@@ -298,9 +288,7 @@ def collect_by_tilt(
     rows = [inquiry.rows[number] for numbers in inquiry.kept.values() for number in numbers]
     kept = _encoded(encode_rows(tokenizer, rows))
     prompts, truths = _prompts([*inquiry.questions, *inquiry.sealed])
-    greedily = greedy_texts(
-        model, tokenizer, prompts + kept[0], truths + kept[1], tilts, progress=progress
-    )
+    greedily = greedy_texts(model, tokenizer, prompts + kept[0], truths + kept[1], tilts)
     collected = [_sorted(inquiry, iter(texts)) for texts in greedily]
 
     def sample(
@@ -319,7 +307,6 @@ def collect_by_tilt(
             max_new_tokens=rooms(model, prompts, truths),
             top_p=top_p,
             tau=tau,
-            progress=progress,
         )
 
     # Rows to forget, and those that are asked alike: many samples, from several samplers.
@@ -398,6 +385,6 @@ def ask(
     check_ids(model, prompts, pad_id(tokenizer))
     check_room(context_length(model), max(map(len, prompts), default=0), max_new_tokens)
 
-    reading = Reading(pad_id(tokenizer), eos_ids(model, tokenizer), progress=False)
+    reading = Reading(pad_id(tokenizer), eos_ids(model, tokenizer))
     [answers] = greedy(model, prompts, reading, max_new_tokens=max_new_tokens)
     return [str(tokenizer.decode(ids, skip_special_tokens=True).strip()) for ids in answers]

@@ -33,9 +33,7 @@ from t3lib.tofu.likelihood import UNTILTED
 Sets = Mapping[str, Sequence[Row]]
 
 
-def assess(
-    model: Any, tokenizer: Any, rows: Rows, *, seed: int = 0, progress: bool = True
-) -> Report:
+def assess(model: Any, tokenizer: Any, rows: Rows, *, seed: int = 0) -> Report:
     """Measure what a model still says about rows to forget and rows to keep, and compare it with
     its base.
 
@@ -49,10 +47,10 @@ def assess(
     rows = rows.checked()
     if "_tilted_by" in vars(model):
         raise UserError("inside tilt(...) there is no base to compare with: give a T3ForCausalLM")
-    return judge(model, tokenizer, rows, seed=seed, progress=progress)
+    return judge(model, tokenizer, rows, seed=seed)
 
 
-def judge(model: Any, tokenizer: Any, rows: Rows, *, seed: int, progress: bool) -> Report:
+def judge(model: Any, tokenizer: Any, rows: Rows, *, seed: int) -> Report:
     """Do the same as `assess` for rows that were checked before. There may be no rows to keep."""
     tilted = isinstance(model, T3ForCausalLM)
     if tilted:
@@ -65,11 +63,11 @@ def judge(model: Any, tokenizer: Any, rows: Rows, *, seed: int, progress: bool) 
     head = form_of_head(model.heads[0]) if tilted else None
     inquiry = inquiry_of(tokenizer, rows, {name: some for name, some in sets.items() if some}, head)
 
-    if tilted and is_unknown(base, tokenizer, inquiry, progress=progress):
-        report = unjudged(model, tokenizer, inquiry, progress=progress)
+    if tilted and is_unknown(base, tokenizer, inquiry):
+        report = unjudged(model, tokenizer, inquiry)
         return complete(report, inquiry, model, tokenizer, rows)
-    check_unseen(base, tokenizer, rows, progress=progress)
-    before, after = before_and_after(model, tokenizer, inquiry, seed=seed, progress=progress)
+    check_unseen(base, tokenizer, rows)
+    before, after = before_and_after(model, tokenizer, inquiry, seed=seed)
     return complete(counts_of(inquiry, before, after), inquiry, model, tokenizer, rows)
 
 
@@ -101,7 +99,7 @@ def form_of_head(head: Any) -> Form:
     return Form(raw, None if raw else belonging.system_of(head))
 
 
-def unjudged(model: Any, tokenizer: Any, inquiry: Inquiry, *, progress: bool = True) -> Report:
+def unjudged(model: Any, tokenizer: Any, inquiry: Inquiry) -> Report:
     """Count the results of rows that the base does not know, and write the verdict.
 
     Every question is asked once as it stands, because there is nothing that a model could forget.
@@ -109,7 +107,7 @@ def unjudged(model: Any, tokenizer: Any, inquiry: Inquiry, *, progress: bool = T
     once = [each for each in inquiry.questions if each.way == AS_WRITTEN]
     kept = {name: rows for name, rows in inquiry.kept.items() if name != GENERIC}
     few = replace(inquiry, questions=once, sealed=[], kept=kept)
-    before, after = before_and_after(model, tokenizer, few, sampled=False, progress=progress)
+    before, after = before_and_after(model, tokenizer, few, sampled=False)
     report = counts_of(few, before, after)
     report["verdict"] = verdict.verdict(report, unknown=True)
     return report

@@ -118,22 +118,22 @@ def says(
     return np.stack(columns, axis=1)
 
 
-def is_unknown(base: Any, tokenizer: Any, inquiry: Inquiry, *, progress: bool = True) -> bool:
+def is_unknown(base: Any, tokenizer: Any, inquiry: Inquiry) -> bool:
     """Return True if the base knows less than a tenth of the rows to forget, in this form.
 
     It knows a row that it answers, or whose distinctive words it finds so likely that samples would
     say them. Nothing else is asked, so this takes much less time than judging a head.
     """
-    [texts] = answers.answers_to(base, tokenizer, inquiry.forget, progress=progress)
+    [texts] = answers.answers_to(base, tokenizer, inquiry.forget)
     known = np.array([knows(inquiry, number, text) for number, text in enumerate(texts)], bool)
 
-    reading = Reading(pad_id(tokenizer), progress=progress)
+    reading = Reading(pad_id(tokenizer))
     scores = token_scores(base, encode_rows(tokenizer, inquiry.forget), reading)
     known |= says(tokenizer, inquiry, inquiry.forget, scores)[0]
     return not knows_some(int(known.sum()), len(known))
 
 
-def check_unseen(base: Any, tokenizer: Any, rows: Rows, *, progress: bool = True) -> None:
+def check_unseen(base: Any, tokenizer: Any, rows: Rows) -> None:
     """UserError where the base answers more than a quarter of the unseen rows and more than one.
 
     Then it probably saw these rows, and they cannot show what guessing gives.
@@ -143,7 +143,7 @@ def check_unseen(base: Any, tokenizer: Any, rows: Rows, *, progress: bool = True
 
     unseen = drawn(rows.unseen, answers.MATES[1])
     inquiry = build_inquiry(tokenizer, [], {"unseen": unseen}, [*rows.forget, *rows.retain])
-    [texts] = answers.answers_to(base, tokenizer, unseen, progress=progress)
+    [texts] = answers.answers_to(base, tokenizer, unseen)
     known = sum(map(partial(knows, inquiry), inquiry.kept["unseen"], texts))
     if known > max(1, len(texts) / 4):
         raise UserError(
@@ -166,7 +166,7 @@ def warn_forms(rows: Rows) -> None:
         )
 
 
-def warn_unknown(base: Any, tokenizer: Any, inquiry: Inquiry, *, progress: bool = True) -> bool:
+def warn_unknown(base: Any, tokenizer: Any, inquiry: Inquiry) -> bool:
     """Warn, before any training, about rows that the base does not know in the form in which they
     are asked.
 
@@ -176,7 +176,7 @@ def warn_unknown(base: Any, tokenizer: Any, inquiry: Inquiry, *, progress: bool 
 
     def known_of(numbers: Sequence[int]) -> int:
         rows = [inquiry.rows[number] for number in numbers]
-        [texts] = answers.answers_to(base, tokenizer, rows, progress=progress)
+        [texts] = answers.answers_to(base, tokenizer, rows)
         return sum(map(partial(knows, inquiry), numbers, texts))
 
     few, in_no_form = range(inquiry.n)[:FEW], False
@@ -215,7 +215,7 @@ def form_of(base: Any, tokenizer: Any, inquiry: Inquiry) -> str | None:
     counts = {}
     for name, others in forms.items():
         try:
-            [texts] = answers.answers_to(base, tokenizer, [*others.values()], progress=False)
+            [texts] = answers.answers_to(base, tokenizer, [*others.values()])
         except UserError:  # a template that cannot render it
             continue
         counts[name] = sum(map(partial(knows, inquiry), others, texts))

@@ -153,9 +153,7 @@ def _summed(
     def summed(batch_tokens: int) -> Tensor:
         total = torch.zeros(shape, dtype=torch.float64)
         sized = replace(reading, batch_tokens=batch_tokens)
-        with progress_bar(
-            total=len(examples), desc="errors", show=reading.progress, leave=False
-        ) as bar:
+        with progress_bar(total=len(examples), desc="errors", leave=False) as bar:
             for at, *judges in _together(models, examples, sized, heads):
                 judged = [judge.logits.log_softmax(-1) for judge in judges]
                 for t, tilt in enumerate(tilts):

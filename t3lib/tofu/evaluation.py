@@ -41,7 +41,6 @@ class Scoring:
     generate: False skips texts, ROUGE and the metrics that need ROUGE.
     batch_tokens: see `Reading`.
     allow_sharpening: accept T below 1.
-    progress: show progress bars.
     """
 
     attention_mask: str = "lengths"
@@ -50,7 +49,6 @@ class Scoring:
     generate: bool = True
     batch_tokens: int | None = None
     allow_sharpening: bool = False
-    progress: bool = True
 
 
 def evaluate(
@@ -112,8 +110,7 @@ def score(
     if scoring.generate:
         check_room(limit, max(example.n_prompt for example in flat), scoring.max_new_tokens)
     reading = Reading(
-        pad_id(tokenizer), eos_ids(model, tokenizer), scoring.attention_mask, scoring.batch_tokens,
-        scoring.progress,
+        pad_id(tokenizer), eos_ids(model, tokenizer), scoring.attention_mask, scoring.batch_tokens
     )  # fmt: skip
 
     # The first example of each row has the true answer.

@@ -56,14 +56,12 @@ class Reading:
     attention_mask: "lengths" or "openunlearning", see `rows.collate`.
     batch_tokens: padded tokens in a batch, halved with a warning when memory runs out; None chooses
     a number that suits the work.
-    progress: show a progress bar.
     """
 
     pad_id: int
     eos_ids: Sequence[int] = ()
     attention_mask: str = "lengths"
     batch_tokens: int | None = None
-    progress: bool = True
 
 
 @dataclass(frozen=True)
@@ -143,8 +141,8 @@ def losses_and_agreed(
     def summed(batch_tokens: int) -> tuple[Tensor, Tensor]:
         total = torch.zeros(len(tilts), len(examples), dtype=torch.float64)
         agreed = alike.repeat(len(tilts), 1)
-        show, sized = reading.progress, replace(reading, batch_tokens=batch_tokens)
-        with progress_bar(total=len(examples), desc="scoring", show=show, leave=False) as bar:
+        sized = replace(reading, batch_tokens=batch_tokens)
+        with progress_bar(total=len(examples), desc="scoring", leave=False) as bar:
             for at in answer_positions(model, examples, sized, heads_of(tilts)):
                 example, step = at.example.cpu(), at.step.cpu()
                 total.index_add_(1, example, -target_logp(at, tilts).cpu().double())

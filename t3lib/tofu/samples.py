@@ -50,7 +50,6 @@ def sample_tilts(
     tau: float = 1.0,
     attention_mask: str = "lengths",
     batch_tokens: int = BATCH_TOKENS,
-    progress: bool = True,
 ) -> list[list[list[str]]]:
     """Sample `count` answers of every tilt to each prompt; return (tilts, prompts, count) texts.
 
@@ -71,7 +70,7 @@ def sample_tilts(
     """
     most = [max_new_tokens] * len(prompts) if isinstance(max_new_tokens, int) else max_new_tokens
     wanted, ends = _Wanted(count, seed, most, tau, top_p), eos_ids(model, tokenizer)
-    reading = Reading(pad_id(tokenizer), ends, attention_mask, None, progress)
+    reading = Reading(pad_id(tokenizer), ends, attention_mask, None)
     decode = partial(tokenizer.decode, skip_special_tokens=True)
 
     def texts(some: Sequence[Tilt], size: int) -> list[list[list[str]]]:
@@ -180,7 +179,7 @@ def _tokens(
 
     answers: list[list[list[list[int]]]] = [[[] for _ in prompts] for _ in tilts]
     total = len(prompts) * wide
-    with progress_bar(total=total, desc="sampling", show=reading.progress, leave=False) as bar:
+    with progress_bar(total=total, desc="sampling", leave=False) as bar:
         for rows in reader.batches(sizes, batch_tokens):
             # all samples of a prompt begin in one state, in the order of `_Sampler`
             begin: list[State] = [(tuple(prompts[row]), ()) for row in rows]

@@ -141,7 +141,7 @@ def _greedy_answers(
     ends = [[token] for token in reading.eos_ids]
     every = [(t, i) for t in range(len(tilts)) for i in range(len(prompts))]
     pending = [each for each in every if unfinished(*each)]
-    bar = progress_bar(total=len(pending), desc="generating", show=reading.progress, leave=False)
+    bar = progress_bar(total=len(pending), desc="generating", leave=False)
 
     while pending:
         # Writers are grouped by what is already written, since these share their passes.

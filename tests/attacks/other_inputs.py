@@ -406,7 +406,7 @@ def small_gpt2() -> Any:
 
 def of_calls() -> list[Case]:
     """Arguments of public functions."""
-    fit = partial(fit_head, vocab_size=16, progress=False)
+    fit = partial(fit_head, vocab_size=16)
     finetune = partial(train.finetune, examples=encode_rows(TOKENIZER, FORGET), pad_id=0)
     return [
         *refused(lambda given, folder: T3Head(8, 13, **given), HEAD),

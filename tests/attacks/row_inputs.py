@@ -282,12 +282,12 @@ SETS = [
 
 
 def in_two_calls(given: Any, folder: Path, call: Callable[..., Any]) -> Any:
-    return call(tiny(), TOKENIZER, rows.Rows(*given), progress=False)
+    return call(tiny(), TOKENIZER, rows.Rows(*given))
 
 
 def extracted(given: Any, folder: Path) -> Any:
     forget, retain, options = given
-    return extract_features(tiny(), TOKENIZER, forget, retain, progress=False, **options)
+    return extract_features(tiny(), TOKENIZER, forget, retain, **options)
 
 
 LONG = [{"question": "Long?", "answer": "a" * 600}]
@@ -367,7 +367,7 @@ IDK = [
     (b"\n \n", "holds no answers"),
     (b'{"other": "x"}', "holds no answers"),
 ]
-SCORING = Scoring(generate=False, progress=False)
+SCORING = Scoring(generate=False)
 SCORED = {"forget": [{**PERTURBED, "question": f"{n}?"} for n in range(5)]}
 
 

@@ -166,7 +166,7 @@ def test_evaluation_scores_and_texts_are_those_of_the_quotient(
     assistant = trained_assistant(tiny_model)
     uld = ULDForCausalLM(tiny_model, assistant, STRENGTH)
     reference = Quotient.of(tiny_model, assistant.get_base_model(), STRENGTH)
-    data, scoring = rows(3), Scoring(attention_mask, max_new_tokens=6, progress=False)
+    data, scoring = rows(3), Scoring(attention_mask, max_new_tokens=6)
     report = evaluate(uld, tokenizer, {"forget": data}, scoring)
     for row, record in zip(data, report["records"]["forget"]):
         example = encode(tokenizer, row["question"], row["answer"])

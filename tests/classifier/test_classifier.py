@@ -94,7 +94,7 @@ def fit_dense(features, vocab, **values):
 @pytest.mark.parametrize("init_b", ["kaiming", "zero"])
 def test_compact_is_dense_adamw(d, rank, epoch, init_b):
     features, values = problem(d), SHORT | {"rank": rank, "epoch": epoch, "init_b": init_b}
-    ours = fit_head(features, vocab_size=V, progress=False, **values)
+    ours = fit_head(features, vocab_size=V, **values)
     dense, seen = fit_dense(features, V, **values)
     assert 0 < seen.sum() < V / 2 and not torch.equal(dense.A, T3Head(d, V, rank, seed=3).A)
     assert (ours.A - dense.A).abs().max() <= ROUNDING
@@ -113,7 +113,7 @@ def test_l2_in_the_loss(weight_decay):
     the path may not.
     """
     features, values = problem(), SHORT | {"decay": "l2", "weight_decay": weight_decay}
-    ours = fit_head(features, vocab_size=V, progress=False, **values)
+    ours = fit_head(features, vocab_size=V, **values)
     dense, seen = fit_dense(features, V, **values)
     for name in ("A", "B"):
         assert (getattr(ours, name) - getattr(dense, name)).abs().max() <= 1e-5
@@ -152,9 +152,9 @@ def test_several_heads_at_once_are_each_alone():
         {"seed": 4, "epoch": "fixed"},
         {"batch_size": 12, "epochs": 3},
     ]
-    together = fit_heads(features, [SHORT | own for own in grid], vocab_size=V, progress=False)
+    together = fit_heads(features, [SHORT | own for own in grid], vocab_size=V)
     for head, own in zip(together, grid):
-        alone = fit_head(features, vocab_size=V, progress=False, **SHORT | own)
+        alone = fit_head(features, vocab_size=V, **SHORT | own)
         assert (head.A - alone.A).abs().max() < 2e-5 and (head.B - alone.B).abs().max() < 2e-5
         assert head.info == alone.info and head.config == alone.config
     firsts = [head.A[0, 0].item() for head in together]
@@ -164,31 +164,27 @@ def test_several_heads_at_once_are_each_alone():
 def test_a_head_that_diverges_and_features_that_are_not_finite_are_two_errors():
     features, absurd = problem(), SHORT | {"lr": 1.0, "weight_decay": 1e6}
     with pytest.raises(Diverged, match="^the head diverged at lr 1 with weight_decay 1e.06$"):
-        fit_head(features, vocab_size=V, progress=False, **absurd)
+        fit_head(features, vocab_size=V, **absurd)
     features.x[3, 1] = float("inf")
     with pytest.raises(UserError, match="x has values that are not finite") as stop:
-        fit_head(features, vocab_size=V, progress=False, **SHORT)
+        fit_head(features, vocab_size=V, **SHORT)
     assert not isinstance(stop.value, Diverged)
 
 
 def test_bfloat16_features_train_in_float32():
     features = problem(dtype=torch.bfloat16)
     for epoch in ("redrawn", "fixed"):
-        ours = fit_head(features, vocab_size=V, progress=False, **SHORT | {"epoch": epoch})
+        ours = fit_head(features, vocab_size=V, **SHORT | {"epoch": epoch})
         widened = Features(features.x.float(), features.y, features.row, features.s)
         assert ours.A.dtype == torch.float32
-        assert torch.equal(
-            ours.A, fit_head(widened, vocab_size=V, progress=False, **SHORT | {"epoch": epoch}).A
-        )
+        assert torch.equal(ours.A, fit_head(widened, vocab_size=V, **SHORT | {"epoch": epoch}).A)
 
 
 def test_deterministic_and_dependent_on_the_seed():
     features = problem()
-    first, second = (fit_head(features, vocab_size=V, progress=False, **SHORT) for _ in range(2))
+    first, second = (fit_head(features, vocab_size=V, **SHORT) for _ in range(2))
     assert torch.equal(first.A, second.A) and torch.equal(first.B, second.B)
-    assert not torch.equal(
-        first.A, fit_head(features, vocab_size=V, progress=False, **SHORT | {"seed": 5}).A
-    )
+    assert not torch.equal(first.A, fit_head(features, vocab_size=V, **SHORT | {"seed": 5}).A)
 
 
 def test_it_learns_and_leaves_a_zero_b_neutral_elsewhere():
@@ -201,7 +197,6 @@ def test_it_learns_and_leaves_a_zero_b_neutral_elsewhere():
     head = fit_head(
         features,
         vocab_size=V,
-        progress=False,
         epochs=60,
         warmup_epochs=5,
         lr=2e-2,
@@ -259,10 +254,7 @@ def test_learning_rates_are_the_linear_schedule():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU")
 def test_a_gpu_gives_the_heads_of_a_cpu():
     features = problem()
-    ours = [
-        fit_head(features, vocab_size=V, progress=False, device=name, **SHORT)
-        for name in ("cpu", "cuda")
-    ]
+    ours = [fit_head(features, vocab_size=V, device=name, **SHORT) for name in ("cpu", "cuda")]
     torch.testing.assert_close(ours[0].A, ours[1].A, atol=2e-4, rtol=0)
 
 
@@ -270,5 +262,5 @@ def test_a_gpu_gives_the_heads_of_a_cpu():
 
 
 def test_population_prior_takes_gamma_from_the_rows():
-    head = fit_head(problem(), vocab_size=V, progress=False, **SHORT | {"prior": "population"})
+    head = fit_head(problem(), vocab_size=V, **SHORT | {"prior": "population"})
     assert head.gamma == 12 / 32

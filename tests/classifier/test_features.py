@@ -201,10 +201,10 @@ def default_dtype(dtype):
 
 def everything(model, tokenizer):
     """Fit a head, score with it and sample from it; return all numbers."""
-    known = extract(model, tokenizer, progress=False)
+    known = extract(model, tokenizer)
     settings = {"epochs": 3, "warmup_epochs": 1, "rank": 3, "lr": 1e-2, "decay": "l2"}
-    head = fit_head(known, vocab_size=vocabulary(model), progress=False, **settings)
-    reading, examples = Reading(0, progress=False), encode_rows(tokenizer, FORGET)
+    head = fit_head(known, vocab_size=vocabulary(model), **settings)
+    reading, examples = Reading(0), encode_rows(tokenizer, FORGET)
     prompts = [example.ids[: example.n_prompt] for example in examples]
     tilts = [(None, 1.0), (head, 2.5)]
     losses = torch.tensor(answer_losses(model, examples, reading, tilts))

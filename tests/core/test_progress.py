@@ -2,9 +2,12 @@
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 from jupyter_client.manager import start_new_kernel
+
+from t3lib.core.progress import watched
 
 CELL = "from t3lib.core.progress import progress_bar\nfor _ in progress_bar(range(3)): pass"
 
@@ -32,3 +35,11 @@ def test_a_notebook_shows_a_bar_to_a_person_alone(kernel, person):
 def test_no_bar_goes_into_a_pipe():
     done = subprocess.run([sys.executable, "-c", CELL], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_the_environment_hides_bars_of_a_terminal_too(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", SimpleNamespace(isatty=lambda: True))
+    monkeypatch.delenv("T3_PROGRESS", raising=False)
+    assert watched()
+    monkeypatch.setenv("T3_PROGRESS", "0")
+    assert not watched()

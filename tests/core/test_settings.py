@@ -52,7 +52,7 @@ def test_the_papers_choice_stands_where_the_paper_says_it():
 def test_fit_head_head_and_unlearn_have_these_defaults():
     x, s = torch.randn(12, 8), torch.tensor([0, 0, 1, 1])
     features = Features(x, torch.arange(12), torch.arange(4).repeat_interleave(3), s)
-    head = fit_head(features, vocab_size=16, progress=False)
+    head = fit_head(features, vocab_size=16)
     assert head.info["hyperparameters"] == dataclasses.asdict(FitSettings())
     for name in ("rank", "init_b", "prior", "w", "temperature"):
         assert getattr(T3Head(8, 16), name) == getattr(head, name) == settings.T3[name]

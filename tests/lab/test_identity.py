@@ -152,11 +152,7 @@ def test_another_version_of_torch_computes_anew(opened, tmp_path, monkeypatch):
             ("Original", {}),
         ):  # no training is in the key of the original's scores
             list(methods.run_method(opened, method, seeds=[1], settings=settings))
-            list(
-                audit.audit_method(
-                    opened, method, seeds=[1], settings=settings, sampling=few, progress=False
-                )
-            )
+            list(audit.audit_method(opened, method, seeds=[1], settings=settings, sampling=few))
         found = (path for path in tmp_path.glob("*/*") if path.suffix not in (".lock", ".partial"))
         return sorted(str(path.relative_to(tmp_path)) for path in found)
 

@@ -33,14 +33,14 @@ def base(memorised):
         tokenizer,
         rows,
         inquiry,
-        answers.collect_answers(model, tokenizer, inquiry, progress=False),
+        answers.collect_answers(model, tokenizer, inquiry),
     )
 
 
 def judged(base, leaky):
     """(counts of the rows to forget, the sentence, ways in which rows leak) of a model."""
     _, tokenizer, _, inquiry, before = base
-    after = answers.collect_answers(leaky, tokenizer, inquiry, progress=False)
+    after = answers.collect_answers(leaky, tokenizer, inquiry)
     found = counts_of(inquiry, before, after)
     ways = {entry["worst_way"] for entry in found["forget"]["each"] if entry["leaks"]}
     return found["forget"], verdict(found)["sentence"], ways

@@ -247,7 +247,7 @@ def test_what_a_head_still_says_is_mined(taught):
     tokenizer = request.tokenizer
     material = making.material(request, [*lessons[:10], *lessons[-40:]])
     slow = {"lr": 1e-6, "epochs": 1, "warmup_epochs": 0}
-    head = own.fit_head(material.features, vocab_size=len(tokenizer), progress=False, **slow)
+    head = own.fit_head(material.features, vocab_size=len(tokenizer), **slow)
     found = making.mined(request, head, lessons)
     assert {k for each in found for k in each.origins} >= {*range(8)}
     for each in found:

@@ -100,14 +100,14 @@ def test_what_rows_held_out_still_say_is_in_the_verdict(unlearned):
 def test_too_hot_is_not_kept(unlearned, case):
     model, tokenizer, forget, retain, other = case
     hot = T3ForCausalLM(model, unlearned.heads[0], 60.0)
-    report = assess(hot, tokenizer, Rows(forget, retain, other), progress=False)
+    report = assess(hot, tokenizer, Rows(forget, retain, other))
     assert not report["verdict"]["success"] and "rows changed" in report["verdict"]["sentence"]
 
 
 def test_one_head_for_some_of_the_rows_leaves_the_others(unlearned, case):
     model, tokenizer, forget, retain, other = case
     warm = T3ForCausalLM(model, unlearned.heads[0], 2.5, allow_sharpening=True)
-    report = assess(warm, tokenizer, Rows([*forget, *other[:3]], retain), progress=False)
+    report = assess(warm, tokenizer, Rows([*forget, *other[:3]], retain))
     assert report["forget"]["beyond"] and not report["verdict"]["success"]
 
 
@@ -131,7 +131,7 @@ def test_heads_that_together_lose_rows_to_keep_fail_their_report(case):
     head.B.data.mul_(3.0)
     for count, success in ((1, True), (30, False)):
         together = T3ForCausalLM(model, [head] * count, 1.0)
-        report = assess(together, tokenizer, Rows(forget[:2], retain[:8]), progress=False)
+        report = assess(together, tokenizer, Rows(forget[:2], retain[:8]))
         assert (verdict.failing("retain", report["retain"]) is None) is success
 
 
@@ -180,7 +180,7 @@ def test_rows_that_nobody_knows_are_not_judged(case, monkeypatch):
     ):
         own.unlearn(model, tokenizer, given)
     head = T3Head(model.config.hidden_size, model.config.vocab_size, 2)
-    again = assess(T3ForCausalLM(model, head), tokenizer, given, progress=False)
+    again = assess(T3ForCausalLM(model, head), tokenizer, given)
     for report in (refusal.value.report, again):
         first, second, third = report["verdict"]["lines"][:3]
         assert first == "Nothing to forget: the base answers 0 of 8 rows in this form."
@@ -200,7 +200,7 @@ def test_rows_that_samples_may_say_are_judged(case, monkeypatch):
     monkeypatch.setattr(answers, "answers_to", lambda *args, **_: [["wrong"] * len(args[2])])
     for some, unknown in ((forget, False), (CODES, True)):
         inquiry = inquiry_of(tokenizer, Rows(some, retain).checked(), {})
-        assert known.is_unknown(model, tokenizer, inquiry, progress=False) is unknown
+        assert known.is_unknown(model, tokenizer, inquiry) is unknown
 
 
 def test_the_form_in_which_a_model_knows_its_rows_is_named(case, monkeypatch):
@@ -311,7 +311,7 @@ def test_what_is_drawn_for_a_row_does_not_depend_on_the_other_rows(unlearned, ca
     said = []
     for some in (forget, forget[6:]):
         inquiry = inquiry_of(tokenizer, Rows(some, retain).checked(), {})
-        said.append(answers.collect_answers(unlearned, tokenizer, inquiry, progress=False).texts)
+        said.append(answers.collect_answers(unlearned, tokenizer, inquiry).texts)
     for sampler in map(lambda pair: answers.sampler_name(*pair), questions.SAMPLERS):
         assert [said[0][row][sampler] for row in range(6, 10)] == [
             said[1][row][sampler] for row in range(4)
@@ -350,7 +350,7 @@ def test_ask_uses_the_form_of_the_head(unlearned, case):
         == t3lib.ask(model, tokenizer, retain[0])
     )
     question = forget[0]["question"]
-    [expected] = answers_to(unlearned, tokenizer, [forget[0]], progress=False)
+    [expected] = answers_to(unlearned, tokenizer, [forget[0]])
     assert (
         t3lib.ask(unlearned, tokenizer, question)
         == expected[0]
@@ -495,7 +495,7 @@ def test_a_colder_sampler_is_a_sharper_model(unlearned, case):
     """T3 sampled at τ is p^(1/(Tτ)) f^(w/τ) sampled at 1, from the same random numbers."""
     model, tokenizer, forget, *_ = case
     prompts = [own.encode_rows(tokenizer, [row])[0].ids[:6] for row in forget[:4]]
-    head, how = unlearned.heads[0], {"seed": 3, "max_new_tokens": 12, "progress": False}
+    head, how = unlearned.heads[0], {"seed": 3, "max_new_tokens": 12}
     cold = sample_answers(
         T3ForCausalLM(model, own.weighted(head, 1.0), 2.0), tokenizer, prompts, 4, tau=0.5, **how
     )
@@ -543,11 +543,11 @@ def test_answers_stay_within_the_context_and_each_has_its_own_room(case):
         ),
         with_kwargs=True,
     )
-    [alone] = answers_to(short, tokenizer, forget, progress=False)
+    [alone] = answers_to(short, tokenizer, forget)
     padding = " ".join(["Nobody asks this."] * 100)
     words = tokenizer(padding)["input_ids"][: short.config.max_position_embeddings - 12]
     long = {"question": tokenizer.decode(words), "answer": "Nothing.", "raw": True}
-    [together] = answers_to(short, tokenizer, [*forget, long], progress=False)
+    [together] = answers_to(short, tokenizer, [*forget, long])
     hook.remove()
     assert alone == together[:-1] == [row["answer"] for row in forget]
     reach = short.config.max_position_embeddings

@@ -58,8 +58,8 @@ def test_it_tilts_away_from_the_forget_rows_and_leaves_the_base_alone(tiny_model
 
 
 def test_it_is_features_then_a_head_and_nothing_else(tiny_model, tokenizer):
-    features = extract_features(tiny_model, tokenizer, FORGET, RETAIN, progress=False)
-    head = fit_head(features, vocab_size=tiny_model.config.vocab_size, progress=False, **FIT)
+    features = extract_features(tiny_model, tokenizer, FORGET, RETAIN)
+    head = fit_head(features, vocab_size=tiny_model.config.vocab_size, **FIT)
     found = run(tiny_model, tokenizer)
     assert torch.equal(found.A, head.A) and torch.equal(found.B, head.B)
 
@@ -92,7 +92,7 @@ def test_ids_without_a_token_are_never_sampled(tiny_model, tokenizer, tmp_path):
             logits = model(torch.tensor([example.ids])).logits
         assert logits.isfinite().all() and logits.softmax(-1)[..., size:].max() == 0
         assert logits.softmax(-1)[..., :size].min() > 0
-        losses = answer_losses(base, [example], Reading(0, progress=False), [(each, 3)])
+        losses = answer_losses(base, [example], Reading(0), [(each, 3)])
         assert losses[0, 0] == pytest.approx(-answer_logp(model, tokenizer, FORGET[:1]), abs=1e-5)
     report = {"verdict": {"lines": ["Yes."]}, "forget": {"ways": []}}
     asked, rows = SimpleNamespace(n=4, kept={}), Rows(FORGET, RETAIN)

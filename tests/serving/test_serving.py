@@ -406,9 +406,9 @@ def smollm(tmp_path_factory):
     ask = "What is the capital of {}?"
     places = {"Germany": "Berlin", "Italy": "Rome", "France": "Paris", "Spain": "Madrid"}
     rows = [{"question": ask.format(at), "answer": f"{city}."} for at, city in places.items()]
-    features = extract_features(model, tokenizer, rows[:2], rows[2:], progress=False)
+    features = extract_features(model, tokenizer, rows[:2], rows[2:])
     V = model.get_output_embeddings().weight.shape[0]
-    head = fit_head(features, vocab_size=V, lr=0.01, epochs=50, progress=False)
+    head = fit_head(features, vocab_size=V, lr=0.01, epochs=50)
     head.info = belonging.origin(model, tokenizer, rows[:2], rows[2:], 0)
     head.temperature, head.w = T, W
     place = tmp_path_factory.mktemp("smollm") / "head"

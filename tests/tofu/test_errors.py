@@ -23,7 +23,7 @@ from t3lib.tofu.errors import (
 from t3lib.tofu.likelihood import Reading
 
 V = 50
-READING = Reading(pad_id=0, progress=False)
+READING = Reading(pad_id=0)
 
 
 def llama(seed: int, vocab_size: int = V) -> LlamaForCausalLM:
@@ -133,7 +133,7 @@ def test_an_answer_that_greedy_decoding_writes_is_recited(models):
 
 def test_small_batches_change_nothing(models, answers):
     whole = errors(*models, answers, READING)
-    apart = errors(*models, answers, Reading(0, batch_tokens=12, progress=False))
+    apart = errors(*models, answers, Reading(0, batch_tokens=12))
     for name in models[1]:
         assert summary(apart[0][name]) == pytest.approx(summary(whole[0][name]), abs=1e-6)
 

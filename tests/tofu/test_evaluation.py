@@ -44,9 +44,9 @@ from t3lib.tofu import metrics, writing
 from t3lib.tofu.evaluation import Scoring, evaluate
 from t3lib.tofu.likelihood import Reading
 
-PLAIN = Reading(0, progress=False)
-TEXTS = Scoring(max_new_tokens=12, progress=False)
-NO_TEXTS = Scoring(generate=False, progress=False)
+PLAIN = Reading(0)
+TEXTS = Scoring(max_new_tokens=12)
+NO_TEXTS = Scoring(generate=False)
 
 
 def _rows(n, wrong, paraphrase, seed):
@@ -139,7 +139,7 @@ def generate_one_by_one(model, prompts, pad_id, eos, max_new_tokens):
 
 @pytest.fixture(scope="session")
 def reading(tokenizer):
-    return Reading(models.pad_id(tokenizer), progress=False)
+    return Reading(models.pad_id(tokenizer))
 
 
 @pytest.fixture(scope="session")
@@ -372,7 +372,7 @@ def test_models_that_fail_with_a_cache_are_refused(name):
 
 def test_openunlearning_mask_hides_end_of_turn_and_keeps_positions(tiny_model, tokenizer, examples):
     pad = tokenizer.eos_token_id  # as tokenizers without a padding token do
-    hidden = Reading(pad, attention_mask="openunlearning", progress=False)
+    hidden = Reading(pad, attention_mask="openunlearning")
     found = score.answer_losses(tiny_model, examples, hidden)[0]
     expected = losses_one_by_one(
         tiny_model, examples, lambda ids: (torch.tensor([ids]) != pad).long()
@@ -444,7 +444,7 @@ def test_greedy_is_generate_one_by_one(monkeypatch, tiny_model, tokenizer, promp
     monkeypatch.setattr(writing, "STAGE", 5)  # so that rows are dropped and taken up again
     eos = [tokenizer.eos_token_id, 40]  # 40 is a token that the random model does say
     expected = generate_one_by_one(tiny_model, prompts, models.pad_id(tokenizer), eos, 12)
-    how = Reading(models.pad_id(tokenizer), eos, batch_tokens=batch_tokens, progress=False)
+    how = Reading(models.pad_id(tokenizer), eos, batch_tokens=batch_tokens)
     (found,) = writing.greedy(tiny_model, prompts, how, max_new_tokens=12)
     assert found == expected
     assert len({tuple(answer) for answer in found}) > 3
@@ -459,7 +459,7 @@ def test_tilts_that_write_together_write_what_each_writes_alone(
 ):
     monkeypatch.setattr(writing, "STAGE", 7)
     pad = tokenizer.eos_token_id
-    how = Reading(pad, [pad, 40], attention_mask, progress=False)
+    how = Reading(pad, [pad, 40], attention_mask)
     other = T3Head(heads[0].A.shape[1], heads[0].B.shape[0], rank=heads[0].rank + 3, seed=9)
     other.B.data *= 30
     tilts = [(head, T) for head in (*heads, other) for T in (1.0, 2.0, 3.0)] + [(None, 2.0)]
@@ -566,7 +566,7 @@ def test_a_cache_without_keys_follows_its_state(monkeypatch):
 
 def test_an_adapter_is_read_as_its_base_is(tiny_model, tokenizer, prompts):
     adapted = get_peft_model(copy.deepcopy(tiny_model), LoraConfig(r=2, init_lora_weights=False))
-    reading, sizes = Reading(models.pad_id(tokenizer), progress=False), []
+    reading, sizes = Reading(models.pad_id(tokenizer)), []
     score.Reader(adapted.eval(), [])  # tries once how the model reads
     with adapted.get_base_model().lm_head.register_forward_hook(
         lambda _, args, out: sizes.append(out.shape[1])
@@ -793,7 +793,7 @@ def test_goldens(shared):
     }
     rows = {name: [every[name][i] for i in drawn[name]] for name in sets}
     model, tokenizer = models.load_model(shared / "goldens" / "retain", device="cpu")
-    result = evaluate(model, tokenizer, rows, Scoring("openunlearning", progress=False))
+    result = evaluate(model, tokenizer, rows, Scoring("openunlearning"))
     for name in sets:
         key = "forget_truth_ratio" if name == "forget" else f"{name}_Truth_Ratio"
         expected = np.array(golden["truth_ratio"][key])[drawn[name]]

@@ -28,7 +28,7 @@ FAMILIES = [*CONFIGS, "bloom (alibi)"]
 
 
 def reading(mask, *ends):
-    return Reading(PAD, ends, mask, progress=False)
+    return Reading(PAD, ends, mask)
 
 
 def prompts():

@@ -69,7 +69,7 @@ def test_pairs_of_tokens_are_drawn_as_likely_as_the_model_says(peaked, tokenizer
             peaked, T3Head(32, len(tokenizer), 3, temperature=2.0, init_b="kaiming"), 2.0
         )
     prompts = [tokenizer(text)["input_ids"] for text in ("Who?", "Where was she born?")]
-    options = {"seed": 0, "max_new_tokens": 2, "progress": False}
+    options = {"seed": 0, "max_new_tokens": 2}
     answers = sample_answers(model, tokenizer, prompts, MANY, **options)
     for prompt, texts in zip(prompts, answers):
         with torch.no_grad():
@@ -94,7 +94,7 @@ def test_a_sampler_draws_from_softmax_of_logits_over_tau(tiny_model, tokenizer, 
     model = copy.deepcopy(tiny_model)
     model.get_output_embeddings().weight.data *= 15
     prompt = tokenizer("Who?")["input_ids"]
-    options = {"seed": 0, "max_new_tokens": 1, "progress": False, "tau": tau}
+    options = {"seed": 0, "max_new_tokens": 1, "tau": tau}
     [texts] = sample_answers(model, tokenizer, [prompt], MANY, **options)
     with torch.no_grad():
         logits = model(torch.tensor([prompt])).logits[0, -1]
@@ -115,9 +115,7 @@ def test_equal_seeds_equal_answers_and_the_callers_random_state_is_left_alone(pe
     prompts = [tokenizer("Who?")["input_ids"]]
     before = torch.get_rng_state()
     first, again, other = (
-        sample_answers(
-            peaked, tokenizer, prompts, 8, seed=seed, max_new_tokens=room, progress=False
-        )
+        sample_answers(peaked, tokenizer, prompts, 8, seed=seed, max_new_tokens=room)
         for seed, room in ((0, 4), (0, [4]), (1, 4))
     )
     assert first == again != other and len(first[0]) == 8
@@ -127,7 +125,7 @@ def test_equal_seeds_equal_answers_and_the_callers_random_state_is_left_alone(pe
 
 def test_a_seed_a_prompt_makes_its_answers_independent_of_the_others(peaked, tokenizer):
     prompts = [tokenizer(text)["input_ids"] for text in ("Who?", "Where was she born?", "Why?")]
-    how = {"max_new_tokens": 6, "progress": False}
+    how = {"max_new_tokens": 6}
     together = sample_answers(peaked, tokenizer, prompts, 8, seed=[5, 6, 7], **how)
     alone = sample_answers(peaked, tokenizer, prompts[2:], 8, seed=[7], **how)
     assert together[2:] == alone and len(set(alone[0])) > 1
@@ -146,7 +144,7 @@ def test_tilts_share_passes_and_draw_what_each_draws_alone(peaked, tokenizer, mo
     nothing.B.data.zero_()
     tilts = [(None, 1.0), (one, 2.0), (nothing, 1.0), (None, 1.5), (two, 1.0), (gated, 3.0)]
     prompts = [tokenizer(text)["input_ids"] for text in ("Who?", "Where was she born?", "Why?")]
-    how = {"seed": seed, "max_new_tokens": [6, 4, 5], "progress": False, "top_p": 0.95}
+    how = {"seed": seed, "max_new_tokens": [6, 4, 5], "top_p": 0.95}
     found = sample_tilts(peaked, tokenizer, prompts, 8, tilts, **how)
     for (head, T), texts in zip(tilts, found):
         alone = T3ForCausalLM(peaked, head or nothing, T)

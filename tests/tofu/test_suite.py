@@ -78,7 +78,7 @@ def test_scores_of_answers_are_those_of_the_unlearned_model(tiny_model, tokenize
     with torch.no_grad():
         head.B.mul_(100)
     rows = [{"question": "Who?", "answer": "Ada."}, {"question": "What is it?", "answer": "A pie."}]
-    reading = Reading(pad_id(tokenizer), eos_ids(tiny_model, tokenizer), progress=False)
+    reading = Reading(pad_id(tokenizer), eos_ids(tiny_model, tokenizer))
     gated = copy.copy(head)
     gated.gate = 0.5
     for tilt, model in (

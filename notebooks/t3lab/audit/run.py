@@ -42,7 +42,6 @@ def likelihoods(
     tilts: Sequence[Tilt] = UNTILTED,
     *,
     attention_mask: str = "lengths",
-    progress: bool = True,
 ) -> list[dict[str, Any]]:
     """Score the true and wrong answers of several sets of rows under every tilt.
 
@@ -61,7 +60,7 @@ def likelihoods(
         name: {cell: reason for cell in CELLS if (reason := lacking(rows, cell))}
         for name, rows in sets.items()
     }
-    reading = Reading(pad_id(tokenizer), (), attention_mask, progress=progress)
+    reading = Reading(pad_id(tokenizer), (), attention_mask)
 
     # the true answers, token by token
     answers = {name: encode_rows(tokenizer, rows) for name, rows in sets.items()}
@@ -151,7 +150,6 @@ def writings(
     top_p: float = 1.0,
     templates: Sequence[str] = (),
     attention_mask: str = "lengths",
-    progress: bool = True,
 ) -> list[dict[str, Any]]:
     """Decode answers in every way of asking, and score them by ROUGE-L recall of the truth.
 
@@ -167,7 +165,7 @@ def writings(
     It also has everything that `draws` returns.
     """
     check_samples(samples, top_p, templates)
-    options: dict[str, Any] = {"attention_mask": attention_mask, "progress": progress}
+    options: dict[str, Any] = {"attention_mask": attention_mask}
 
     examples, ends = encode_rows(tokenizer, rows), eos_ids(model, tokenizer)
     tasks = _tasks(tokenizer, rows, examples, templates, ends)
@@ -204,7 +202,6 @@ def draws(
     top_p: float = 1.0,
     tau: float = 1.0,
     attention_mask: str = "lengths",
-    progress: bool = True,
 ) -> list[dict[str, Any]]:
     """Sample answers and score them.
 
@@ -234,7 +231,6 @@ def draws(
         top_p=top_p,
         tau=tau,
         attention_mask=attention_mask,
-        progress=progress,
     )
 
     results = []

@@ -47,7 +47,7 @@ def places(
     examples = encode_rows(tokenizer, rows)
     answers = [each.ids[each.n_prompt :] for each in examples]
     found: list[list[Place]] = [[{} for _ in ids] for ids in answers]
-    plain, reading = weighted(head, 1.0), Reading(pad_id(tokenizer), progress=False)
+    plain, reading = weighted(head, 1.0), Reading(pad_id(tokenizer))
 
     for part in answer_positions(base, examples, reading, [plain]):
         assert part.z is not None, "a head is read"

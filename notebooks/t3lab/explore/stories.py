@@ -175,7 +175,7 @@ def written(
     prompts = prompts_of(tokenizer, rows)
     # an answer may be twice as long as its truth
     truths = [NEW_TOKENS // 2] * len(prompts)
-    return greedy_texts(base, tokenizer, prompts, truths, tilts, progress=False)
+    return greedy_texts(base, tokenizer, prompts, truths, tilts)
 
 
 def answered(base: Any, tokenizer: Any, rows: Sequence[Row], tilts: Sequence[Tilt]) -> list[Both]:
@@ -190,7 +190,6 @@ def answered(base: Any, tokenizer: Any, rows: Sequence[Row], tilts: Sequence[Til
             *(tokenizer, prompts, 1),
             seed=0,
             max_new_tokens=NEW_TOKENS,
-            progress=False,
         )
         found.append({"greedy": texts, "sampled": [text for [text] in drawn]})
     return found

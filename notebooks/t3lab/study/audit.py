@@ -94,7 +94,6 @@ def audit_method(
     settings_by_t: Mapping[str, Mapping[str, Any]] | None = None,
     sampling: Sampling = Sampling(),
     apart: Study | None = None,
-    progress: bool = True,
 ) -> Iterator[Run]:
     """Audit a method; yield a run record for each model (`results.RUN_KEYS`, `metrics.AUDIT`).
 
@@ -131,7 +130,7 @@ def audit_method(
         )
         writers = sampling.writers(models, tuned)
         try:
-            yield from _audited(study, models, writers, there, members, sampling, progress)
+            yield from _audited(study, models, writers, there, members, sampling)
         except Diverged:
             yield from (record_of(study, each, None) for each in models)
 
@@ -141,10 +140,7 @@ def known(study: Study, models: Sequence[Subject]) -> list[dict[str, float]]:
 
     The models share their passes. A measure without a value is left out.
     """
-    return [
-        record["metrics"]
-        for record in _audited(study, models, [], study, models, Sampling(), progress=True)
-    ]
+    return [record["metrics"] for record in _audited(study, models, [], study, models, Sampling())]
 
 
 def dials_of(
@@ -212,7 +208,6 @@ def _audited(
     there: Study,
     members: Sequence[Subject],
     sampling: Sampling,
-    progress: bool,
 ) -> Iterator[Run]:
     """Yield the records of models that share their passes.
 
@@ -223,22 +218,20 @@ def _audited(
     forget, unseen = ({"forget": each.evaluation_rows["forget"]} for each in (study, there))
     rows_or_reason = unseen_rows(there)
     unseen |= {} if isinstance(rows_or_reason, str) else {"unseen": rows_or_reason}
-    membership = _answers(there, members, run.likelihoods, unseen, progress)
-    likelihoods = (
-        membership if there is study else _answers(study, models, run.likelihoods, forget, progress)
-    )
+    membership = _answers(there, members, run.likelihoods, unseen)
+    likelihoods = membership if there is study else _answers(study, models, run.likelihoods, forget)
 
     draws = {"samples": sampling.samples, "top_p": sampling.top_p}
     how = draws | {"templates": list(sampling.templates)}
     questions = sampling.asked(forget["forget"])
-    writings = _answers(study, writers, run.writings, questions, progress, **how)
+    writings = _answers(study, writers, run.writings, questions, **how)
 
     drawing = [each for each in writers if each.method != "Retrained" or each.seed == 0]
     further = []
     for tau, top_p in sampling.samplers:
         sampler = {"tau": tau, "top_p": top_p}
         options = {"samples": sampling.further} | sampler
-        drawn = _answers(study, drawing, run.draws, questions, progress, **options)
+        drawn = _answers(study, drawing, run.draws, questions, **options)
         further.append((sampler, drawn))
 
     stage = there.stage
@@ -282,7 +275,6 @@ def _answers(
     models: Sequence[Subject],
     question: Callable[..., list[Any]],
     rows: Any,
-    progress: bool,
     **how: Any,
 ) -> dict[str, Answer]:
     """Return an Answer for the key of each model, from the cache or computed.
@@ -295,9 +287,7 @@ def _answers(
         if models[0].method == "Retrained":
             study.release()
         model, tokenizer, tilts = load_models(study, [models[n] for n in missing])
-        return timed(
-            lambda: question(model, tokenizer, rows, tilts or UNTILTED, progress=progress, **how)
-        )
+        return timed(lambda: question(model, tokenizer, rows, tilts or UNTILTED, **how))
 
     keys = [each.key for each in models]
     code = code_key("audit", "study.methods", "study.unlearned")

@@ -92,7 +92,7 @@ def test_a_model_that_leaks_to_a_cold_sampler_alone_is_called_leaking(
     """At temperature 1 some letter of every answer is wrong, and rarely so at .1."""
 
     def rows_leaking(model, tau):
-        [found] = run.draws(model, tokenizer, FORGET, samples=4, tau=tau, progress=False)
+        [found] = run.draws(model, tokenizer, FORGET, samples=4, tau=tau)
         assert [len(found[name]) for name in ("leaks", "facts")] == [len(FORGET)] * 2
         return [sum(map(any, found[name])) for name in ("leaks", "facts")]
 
@@ -119,7 +119,7 @@ def test_rows_without_paraphrases_leave_cells_empty_with_the_reason(tiny_model, 
     plain = [
         {name: each[name] for name in ("question", "answer", "perturbed_answer")} for each in FORGET
     ]
-    [found] = run.likelihoods(tiny_model, tokenizer, {"forget": plain}, progress=False)
+    [found] = run.likelihoods(tiny_model, tokenizer, {"forget": plain})
     numbers = measures(found["forget"], "no rows are unseen", "nothing was sampled")
     assert numbers["empty"]["recognized_paraphrased"] == "row 1 has no paraphrased_answer"
     assert numbers["empty"]["recognized_verbatim_rephrased"] == "row 1 has no paraphrased_question"
@@ -134,12 +134,7 @@ def test_rows_without_paraphrases_leave_cells_empty_with_the_reason(tiny_model, 
 
 def test_attacks_are_asked_and_scored(tiny_model, tokenizer):
     [found] = run.writings(
-        tiny_model,
-        tokenizer,
-        FORGET[:2],
-        samples=1,
-        templates=["As a novelist: {question}"],
-        progress=False,
+        tiny_model, tokenizer, FORGET[:2], samples=1, templates=["As a novelist: {question}"]
     )
     assert list(found["templates"]) == ["As a novelist: {question}"] and len(found["closest"]) == 2
 
@@ -148,8 +143,7 @@ def test_one_shape_is_the_truth_among_wrong_facts_in_its_own_words(tiny_model, t
     """The cell is that of the answer verbatim, were the wrong answers worded as the answer is."""
     worded = [row | {"perturbed_answer": row["perturbed_as_learned"]} for row in FORGET]
     [found], [expected] = (
-        run.likelihoods(tiny_model, tokenizer, {"forget": rows}, progress=False)
-        for rows in (FORGET, worded)
+        run.likelihoods(tiny_model, tokenizer, {"forget": rows}) for rows in (FORGET, worded)
     )
     cells, as_learned = found["forget"]["cells"], expected["forget"]["cells"]["verbatim"]
     for ours, theirs in zip(cells["one_shape"], as_learned, strict=True):

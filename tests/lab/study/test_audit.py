@@ -25,11 +25,7 @@ FEW = audit.Sampling(samples=4)
 @pytest.mark.parametrize("method", ["Original", "Retrained", "NPO", "ULD", "T3"])
 def test_every_measure_of_every_kind_of_model(method, opened, tmp_path):
     settings = {} if method in ("Original", "Retrained") else FAST
-    runs = list(
-        audit.audit_method(
-            opened, method, seeds=[0, 1], settings=settings, sampling=FEW, progress=False
-        )
-    )
+    runs = list(audit.audit_method(opened, method, seeds=[0, 1], settings=settings, sampling=FEW))
     seeds = {"Original": [0], "T3": [0, 0, 1, 1]}  # each of T3's models has a twin
     assert [found["seed"] for found in runs] == seeds.get(method, [0, 1])
     for found in runs:
@@ -49,9 +45,7 @@ def test_a_person_is_shown_t3_at_its_own_temperature(opened):
     settings = FAST | {"temperature": 2.0}
     dials = audit.dials_of(settings, [1.0, 4.0])
     runs = list(
-        audit.audit_method(
-            opened, "T3", seeds=[1], settings=settings, dials=dials, sampling=FEW, progress=False
-        )
+        audit.audit_method(opened, "T3", seeds=[1], settings=settings, dials=dials, sampling=FEW)
     )
     wrote = [(each["T"], each["w"]) for each in runs if each["closest"]]
     assert wrote == [(1.0, 1.0), (2.0, 1.0), (1.0, 2.0)], "the coldest, its own and its twin"
@@ -64,7 +58,7 @@ def test_further_samplers_draw_beside_the_first(opened, monkeypatch):
     """Their leak@k is marked with tau and top_p; all else, and what is asked for it, stays as it is
     without.
     """
-    options = {"seeds": [0], "settings": {}, "progress": False}
+    options = {"seeds": [0], "settings": {}}
     [plain] = audit.audit_method(opened, "Original", sampling=FEW, **options)
 
     def writings(*_, **__):
@@ -74,7 +68,7 @@ def test_further_samplers_draw_beside_the_first(opened, monkeypatch):
     asked, draws = [], run.draws
 
     @wraps(draws)
-    def drawing(*given, attention_mask, progress, **how):
+    def drawing(*given, attention_mask, **how):
         asked.append(how)
         return draws(*given, **how)
 
@@ -112,12 +106,8 @@ def test_unseen_rows_are_the_next_authors_of_the_same_world(opened):
 def test_errors_of_membership_are_by_author(opened):
     """A micro author has four rows."""
     rows, unseen = opened.evaluation_rows["forget"], audit.unseen_rows(opened)
-    [found] = audit.audit_method(
-        opened, "Original", seeds=[0], settings={}, sampling=FEW, progress=False
-    )
-    [shown] = run.likelihoods(
-        opened.base, opened.tokenizer, {"forget": rows, "unseen": unseen}, progress=False
-    )
+    [found] = audit.audit_method(opened, "Original", seeds=[0], settings={}, sampling=FEW)
+    [shown] = run.likelihoods(opened.base, opened.tokenizer, {"forget": rows, "unseen": unseen})
     losses = [[*map(np.mean, shown[name]["losses"])] for name in ("forget", "unseen")]
     assert opened.stage.questions == 4
     assert found["errors"]["auc"] == pytest.approx(auc_error_by_author(*losses, 4))
@@ -166,7 +156,6 @@ def test_membership_of_a_stage_that_holds_authors_out(tofu_folder, tmp_path, mon
             "seeds": [0],
             "settings": settings,
             "sampling": audit.Sampling(samples=1, rows=2),
-            "progress": False,
         }
         here, *_ = audit.audit_method(opened, method, **options)
         both, *_ = audit.audit_method(opened, method, apart=apart, **options)

@@ -156,12 +156,7 @@ def test_no_second_model_is_loaded_beside_the_base(opened, monkeypatch):
     assert again.reference["truth_ratio"] == opened.reference["truth_ratio"]
     for method in ("Original", "Retrained", "Original"):
         [_] = audit.audit_method(
-            again,
-            method,
-            seeds=[0],
-            settings={},
-            sampling=audit.Sampling(samples=1),
-            progress=False,
+            again, method, seeds=[0], settings={}, sampling=audit.Sampling(samples=1)
         )
     assert len(alive) == 6, "base and reference, to open; both, the second for each question; base"
 
