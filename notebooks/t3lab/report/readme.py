@@ -74,7 +74,7 @@ def blocks(results: Path) -> dict[str, dict[str, str]]:
         **details.blocks(results),
     }
     for script in sorted(results.glob("*/page.py")):
-        found |= run_path(str(script))["blocks"](results)
+        found |= of_study(results, script.parent.name)
     for path in sorted(results.glob("*/blocks/*.md")):
         found[path.stem] = path.read_text(encoding="utf-8").rstrip("\n")
 
@@ -86,6 +86,12 @@ def blocks(results: Path) -> dict[str, dict[str, str]]:
             raise UserError(f"{path}: nothing writes the block {missing[0]}")
         parts[path.relative_to(root).as_posix()] = {name: found[name] for name in names}
     return parts
+
+
+def of_study(results: Path, study: str) -> dict[str, str]:
+    """Return the blocks that a study's page.py writes. study: its folder in `results`."""
+    blocks: dict[str, str] = run_path(str(results / study / "page.py"))["blocks"](results)
+    return blocks
 
 
 def against(results: Path) -> str:
