@@ -18,7 +18,7 @@ Reading order. Each package imports only packages named before it:
     tofu         data, likelihood, writing, metrics, evaluation: probabilities, texts, measures
     baselines    the unlearning methods that T3 is compared with
     theory       the Gaussian experiments and the bounds; without torch
-    own          your own model and rows: unlearn, verdict, report; audit: did it forget?
+    own          your own model and rows: unlearn, lessons, answers, leak, verdict, report, serve
     cli          the command `t3`
 The laboratory, notebooks/t3lab, regenerates the paper's tables and figures with all of these.
 
@@ -30,6 +30,7 @@ Equations of the paper:
           p_hat, in scoring         tofu.likelihood.target_logp
     Eq. 6 Retain Error              theory.GaussianMixture.retain_error
     Eq. 7 Forget Error              theory.GaussianMixture.forget_error
+          both, of a language model tofu.unlearning_errors.retain_error, forget_error
     Eq. 8 p_hat and its partition   theory.GaussianMixture.density, theory.GaussianMixture.partition
     Truth Ratio (Section 4.1)       tofu.metrics.truth_ratio
     Forget Quality (Section 4.1)    tofu.metrics.forget_quality
@@ -37,8 +38,8 @@ Equations of the paper:
     other priors (Appendix D)       classifier.head.log_tilt, theory.density_ratio_under_imbalance
 
 H_t(x) is the base's last hidden state at token t, after its final norm. The mean is over all tokens
-of x that the base attends to (classifier.pooling). `make` runs one job for each
-notebook of t3lab.grid.jobs. `t3 reproduce --dry-run` lists them.
+of x that the base attends to (classifier.pooling). `make` trains the bases and runs each notebook
+once for each split, and some for each method too. `t3 reproduce --dry-run` lists these jobs.
 
 Importing `t3lib` imports neither torch nor transformers. A public name loads its module when it is
 first used.

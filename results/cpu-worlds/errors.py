@@ -4,9 +4,9 @@
     python results/cpu-worlds/errors.py --worlds 4 5 6 7
 
 The paper defines both errors (Eq. 6, 7) and calls them intractable for language models. Here
-retrained models are at hand, so that one of them (seed 1) stands for p_r (t3lib/tofu/errors.py).
-Another one (seed 0) shows what nobody can be asked to fall below. All settings were chosen in world
-0 by Forget Quality against the retrained model of seed 0.
+retrained models are at hand, so that one of them (seed 1) stands for p_r
+(t3lib/tofu/unlearning_errors.py). Another one (seed 0) shows what nobody can be asked to fall
+below. All settings were chosen in world 0 by Forget Quality against the retrained model of seed 0.
 
 Named before worlds 4 to 7 were run: on the 10% split the Forget Error of T3 at the T that Forget
 Quality chose (T = 3, learning rate 5e-3) is larger than that of T3 at T = 1 with its own rate
@@ -33,13 +33,13 @@ from t3lab import profiles, results, script
 from t3lab.profiles import WORLD, hyper_of
 from t3lab.report import render
 from t3lab.report.order import interval
-from t3lab.study.errors import errors_of
 from t3lab.study.methods import Subject, subject
 from t3lab.study.study import Study, open_study
+from t3lab.study.unlearning_errors import errors_of
 from t3lib.core.errors import Diverged
 from t3lib.core.files import atomic_write, read_json, write_json
 from t3lib.core.progress import progress_bar
-from t3lib.tofu.errors import summary
+from t3lib.tofu.unlearning_errors import summary
 
 JUDGE, FLOOR = 1, 0  # seeds of the retrained models that judge, and that is judged like a method
 STRONG = 4e-2  # T3's learning rate that was chosen for T = 1

@@ -126,12 +126,14 @@ def make_lessons(request: Request) -> list[Lesson]:
 
 
 def secrets(rows: Rows) -> list[Words]:
-    """Return the secret words of each row to forget: its rare items, or all words of its answer if
-    it has none, such as "Yes.". An answer without a word, such as an emoji, has no secret word.
+    """Return the secret words of each row to forget: its rare items, or else the words of its field
+    `secret`, or else all words of its answer, such as "Yes.". An answer without a word, such as an
+    emoji, has no secret word.
     """
     truths = truths_of([*rows.forget, *rows.retain])
     return [
-        frozenset().union(*rare_words(truths, number, GUESSED)) or word_set(row["answer"])
+        frozenset().union(*rare_words(truths, number, GUESSED))
+        or word_set(row.get("secret") or row["answer"])
         for number, row in enumerate(rows.forget)
     ]
 
@@ -143,7 +145,12 @@ def wordings_per_row(rows: Rows) -> list[int]:
 
 
 def disguised(lesson: Lesson, rows: Rows, draw: Random) -> Lesson:
-    """Return a lesson whose answer may lose its way to the secret, or say it in marks."""
+    """Return a lesson whose answer may be garbled before its secret, or say it in marks.
+
+    Of a row to forget the text around the secret is garbled with the probability `ASTRAY`. The
+    secret, or a random word of a row to keep, is put in bold, in quotes or in capitals with the
+    probability `DRESSED`.
+    """
     if lesson.secret is not None and draw.random() < ASTRAY:
         number = draw.randrange(len(rows.retain))  # a row to keep, whose words are no secret
         text = astray(lesson.row["answer"], lesson.secret, rows.retain[number]["answer"], draw)

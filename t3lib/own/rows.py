@@ -21,14 +21,15 @@ from t3lib.core import hub
 from t3lib.core.errors import UserError, printable
 from t3lib.core.files import read_text
 from t3lib.core.rows import Row, check_row, check_text, parse_rows, question_of, spelled
+from t3lib.own.truths import word_set
 
 FORMS = "question and answer; prompt and completion; messages; or text"
 # Columns that a form has, and further ones that it may have. The first form that fits counts.
 USED = {
     ("question",): ("answer", "system", "raw", "secret", "wordings"),
-    ("messages",): ("wordings",),
-    ("prompt", "completion"): ("wordings",),
-    ("text",): ("wordings",),
+    ("messages",): ("secret", "wordings"),
+    ("prompt", "completion"): ("secret", "wordings"),
+    ("text",): ("secret", "wordings"),
 }
 UNUSED = ("paraphrased_answer", "perturbed_answer")  # TOFU's, in whatever shape
 SETS = ("forget", "retain", "other", "unseen", "holdout_forget", "holdout_retain")  # of `Rows`
@@ -88,8 +89,8 @@ def load(
     system: system text of every question that has no `system` of its own. With None these questions
     have no system turn. An empty cell and null count as no value, in every kind of file.
     columns: {name in `FORMS`: name in the file}.
-    secret: column with the text that must not be said. It replaces the distinctive words of the
-    answer.
+    secret: column with the text of the answer that must not be said. Its words replace the
+    distinctive words of the answer.
     tell: print one line on standard error that says which columns are used.
 
     UserError names the file and the row.
@@ -125,7 +126,7 @@ def load(
                     f"{where}: no text in column {printable(secret, 60)!r}, which --secret-column"
                     " names"
                 )
-            row["secret"] = str(value)
+            row["secret"] = _secret(value, row["answer"], where)
             used[secret] = None
         rows.append(row)
     if tell:
@@ -184,11 +185,24 @@ def normal(entry: Any, where: str, system: str | None = None) -> Row:
     row = _in_one_form(entry, where, system)
     if "wordings" in entry:
         row["wordings"] = _wordings(entry["wordings"], where)
+    if "secret" in entry:
+        row["secret"] = _secret(entry["secret"], row["answer"], where)
     return row
 
 
+def _secret(value: Any, answer: str, where: str) -> str:
+    """Return the secret of a row as text. UserError if no word of it is in the answer: nothing
+    would then be forgotten, and no leak be seen.
+    """
+    if not isinstance(value, str | int | float) or not str(value).strip():
+        raise UserError(f"{where}: secret must be text")
+    if not word_set(str(value)) & word_set(answer):
+        raise UserError(f"{where}: no word of the secret {printable(value, 40)!r} is in its answer")
+    return str(value)
+
+
 def _in_one_form(entry: Mapping[str, Any], where: str, system: str | None) -> Row:
-    """Do the work of `normal`, but for the wordings."""
+    """Do the work of `normal`, but for wordings and secret."""
     before = {"system": system}
     if "question" in entry:
         return ({} if entry.get("raw") else before) | _checked(entry, where)

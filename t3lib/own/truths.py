@@ -1,13 +1,13 @@
 """Judge texts: does a text give a row's truth away?
 
-This is the one definition of a leak, for the audit, the tables and own rows, in every script. A
-truth has *items*: the words that its question does not hold, in clauses. An item's *chance* is how
-often it is said in texts about other rows of the same *slot*, which are rows whose questions have
-the same form. A text gives a row away if the items of one clause that it says have a chance of at
-most `LEAK` together. So filler words weigh nothing, a date or a number is enough, and "Yes." never
-is.
+All scripts compute chances here. What they call a leak differs in one point: own rows and the audit
+divide `LEAK` by the number of different texts that were tried.
 
-These functions work on texts and call no model.
+A truth has *items*: the words that its question does not hold, in clauses. An item's *chance* is
+how often it is said in texts about other rows of the same *slot*, which are rows whose questions
+have the same form. A text gives a row away if the items of one clause that it says have a chance of
+at most `LEAK` together. So filler words weigh nothing, a date or a number is enough, and "Yes."
+never is.
 """
 
 import re

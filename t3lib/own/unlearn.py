@@ -83,6 +83,8 @@ class Choices:
             name = min(taken)
             mine = "strength" if name == "w" else name
             raise UserError(f"fit: {name} is a choice of its own: Choices({mine}=…)")
+        if self.steps is not None and "epochs" in self.fit:
+            raise UserError("fit: epochs and steps both say how long to fit: give one of them")
         found: dict[str, Any] = {"untrained": check("untrained", self.untrained)}
         if self.temperature != "auto":
             T = check_temperature(self.temperature, allow_sharpening=self.allow_sharpening)

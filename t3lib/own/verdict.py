@@ -71,7 +71,7 @@ def verdict(report: Mapping[str, Any], *, unknown: bool = False) -> Counts:
     advice = _next(status, forget, kept)
 
     lines = [sentence, advice] if advice else [sentence]
-    if status == "nothing":
+    if unknown:
         lines.append(
             "not judged: every question was asked once, as it stands, and no answer was sampled"
         )
@@ -118,8 +118,8 @@ def _sentence(forget: Mapping[str, Any], kept: Mapping[str, Mapping[str, Any]]) 
             " guessing does"
         ]
 
-    # Held-out rows are judged with the trial head. They show what is lost elsewhere, but do not
-    # decide the verdict.
+    # Held-out rows do not decide the verdict. `unlearn` asks the trial head about them, and its
+    # choice of T and w counts them.
     faults += [
         fault
         for name in ("retain", "other")

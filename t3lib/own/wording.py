@@ -1,7 +1,7 @@
 """Write other wordings of a row, questions with other names, and answers that lose their way.
 
 A head that is fitted on the bare rows alone learns their exact wording. After a preface it forgets
-nothing, and answers to questions that are in no row change. So `training` fits it on many further
+nothing, and answers to questions that are in no row change. So `lessons` fits it on many further
 rows, which these functions write. They call no model. All random choices come from the argument
 `draw`.
 

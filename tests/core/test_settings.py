@@ -151,6 +151,8 @@ def test_a_choice_of_its_own_is_no_further_setting(name):
     """Given twice, one of the two would be ignored."""
     with pytest.raises(UserError, match=f"fit: {name} is a choice of its own"):
         Choices(fit={name: 1})
+    with pytest.raises(UserError, match="epochs and steps both say how long"):
+        Choices(steps=30, fit={"epochs": 2})
 
 
 @pytest.mark.parametrize("kind", [float, np.float32, np.float64, torch.tensor, Fraction])

@@ -106,7 +106,7 @@ def test_a_secret_that_comes_only_from_a_cold_sampler_leaks(base):
 
 
 def test_a_model_without_a_head_is_judged_by_the_command_line(memorised, tmp_path, monkeypatch):
-    """`t3 audit` of a model whose rows leak ended in success."""
+    """`t3 evaluate` of a model whose rows leak must not end in success."""
     model, tokenizer, forget, retain, _ = memorised
     monkeypatch.setattr(answers, "SAMPLES", 1)
     monkeypatch.setattr(answers, "MATES", (4, 4))

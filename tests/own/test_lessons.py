@@ -139,6 +139,9 @@ def test_the_secret_of_a_row_is_what_other_rows_do_not_say(taught):
         assert {word for word in of_facts if word.isdigit()} <= secret <= of_facts
     yes = Rows([{"question": f"Is {n} odd?", "answer": "Yes."} for n in range(9)], rows.retain)
     assert making.secrets(yes.checked()) == [frozenset({"yes"})] * 9
+    ill = {"question": "What has Ada?", "answer": "She has diabetes.", "secret": "diabetes"}
+    common = Rows([ill | {"question": f"What has {n}?"} for n in range(9)], rows.retain)
+    assert making.secrets(common.checked()) == [frozenset({"diabetes"})] * 9, "not the whole answer"
 
 
 def test_the_lessons(taught):

@@ -172,6 +172,20 @@ def test_columns_and_secrets_of_a_file(tmp_path):
             rows.load(path, **wrong)
 
 
+def test_a_secret_is_a_part_of_the_answer_in_every_form():
+    """It was dropped beside everything but a question, and one that the answer does not say made
+    its row a row to keep.
+    """
+    for entry, _ in ENTRIES.values():
+        answer = rows.normal(entry, "here")["answer"]
+        word = answer.split()[-1]
+        assert rows.normal(entry | {"secret": word}, "here")["secret"] == word
+        with pytest.raises(UserError, match="here: no word of the secret 'Basel' is in its answer"):
+            rows.normal(entry | {"secret": "Basel"}, "here")
+        with pytest.raises(UserError, match="here: secret must be text"):
+            rows.normal(entry | {"secret": ["x"]}, "here")
+
+
 def test_wordings_are_a_list_or_the_lines_of_a_text(tmp_path):
     """In a cell of CSV a line ends inside the quotes."""
     path, both = tmp_path / "rows.csv", ["Her name?", "Who, please?"]

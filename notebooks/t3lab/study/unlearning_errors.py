@@ -1,4 +1,4 @@
-"""The paper's two errors of a study's models, beside retrained models (`t3lib.tofu.errors`)."""
+"""The paper's two errors of a study's models, beside one of its retrained models."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,8 +10,8 @@ from t3lab.study.study import Answer, Study, cached_answers, timed
 from t3lib.core.files import rows_key
 from t3lib.core.models import pad_id
 from t3lib.core.rows import encode_rows
-from t3lib.tofu.errors import RowErrors, errors
 from t3lib.tofu.likelihood import UNTILTED, Reading
+from t3lib.tofu.unlearning_errors import RowErrors, errors
 
 SETS = ("forget", "retain")  # evaluation sets whose true answers are read
 
@@ -23,12 +23,13 @@ def errors_of(study: Study, models: Sequence[Subject], judge: int) -> list[dict[
     diverged.
     judge: seed of the retrained model that stands for p_r.
 
-    Returns for each model {"forget": rows, "retain": rows}, as in `t3lib.tofu.errors.errors`.
+    Returns for each model {"forget": rows, "retain": rows}, as `errors` in
+    `t3lib.tofu.unlearning_errors` does.
     """
     retrained = subject(study, "Retrained", judge, {})
     rows = {name: rows_key(study.evaluation_rows[name]) for name in SETS}
     made_by = [
-        code_key("tofu.errors", "study.methods", "study.unlearned"),
+        code_key("tofu.unlearning_errors", "study.methods", "study.unlearned"),
         environment(study.device),
     ]
     question = [retrained.key, rows, study.scoring.attention_mask, made_by]

@@ -12,7 +12,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from t3lib.classifier.head import T3Head
 from t3lib.core.errors import UserError
 from t3lib.core.rows import Example
-from t3lib.tofu.errors import (
+from t3lib.tofu.likelihood import Reading
+from t3lib.tofu.unlearning_errors import (
     errors,
     forget_error,
     leak,
@@ -20,7 +21,6 @@ from t3lib.tofu.errors import (
     summary,
     total_variation,
 )
-from t3lib.tofu.likelihood import Reading
 
 V = 50
 READING = Reading(pad_id=0)
