@@ -39,7 +39,7 @@ def test_the_papers_choice_stands_where_the_paper_says_it():
     }
     assert (
         wanted
-        | {"temperature": 2.5, "w": 1.0, "gate": 1.0, "untrained": "as drawn"}
+        | {"temperature": 2.5, "w": 1.0, "gate": 1.0, "tail": 0.0, "untrained": "as drawn"}
         | {"decay": "adamw", "init_b": "kaiming"}
         | {
             "prior": "balanced",
