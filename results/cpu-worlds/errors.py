@@ -28,10 +28,14 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from matplotlib import rc_context
+from matplotlib.figure import Figure
 
 from t3lab import profiles, results, script
+from t3lab.names import SPLITS
 from t3lab.profiles import WORLD, hyper_of
 from t3lab.report import render
+from t3lab.report.look import DARK, DOTTED, PALETTE, STYLE, T3_COLOUR, panels, with_key
 from t3lab.report.order import interval
 from t3lab.study.methods import Subject, subject
 from t3lab.study.study import Study, open_study
@@ -47,6 +51,12 @@ WEAK = 5e-3  # and for T = 3
 TEMPERATURES = (1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0)
 GATE = 0.9
 DIALS = ["lr", "temperature", "w", "gate"]
+SHOWN = {"forget_error": "Forget Error", "leak": "leak", "retain_error": "Retain Error, nats"}
+CURVES = {  # (learning rate, gate): (label, look)
+    (WEAK, 1.0): ("T3, weak f", {"color": T3_COLOUR, "ls": "-"}),
+    (STRONG, 1.0): ("T3, strong f", {"color": PALETTE[0], "ls": "-"}),
+    (STRONG, GATE): ("T3, strong f, gated", {"color": PALETTE[0], "ls": ":"}),
+}
 COLUMNS = ["world", "split", "method", *DIALS, "seed", "judge"]
 MEASURES = ["forget_error", "leak", "retain_error", "total_variation", "recited", "kept"]
 EACH = (
@@ -86,7 +96,9 @@ def make(worlds: list[int], methods: str, out: Path, tiny: bool) -> None:
 
         facts = {f"world {world}": script.made(began)}
         write_json(made, (read_json(made) if made.is_file() else {}) | facts)
-    render.write_table(table.parent, "errors", means(each), caption=MEANS)
+    over_worlds = means(each)
+    render.write_table(table.parent, "errors", over_worlds, caption=MEANS)
+    render.save_figure(out / "figures" / "errors.svg", figure(over_worlds))
 
 
 def measured(
@@ -180,6 +192,38 @@ def means(each: pd.DataFrame) -> pd.DataFrame:
         rows.append((*names, len(part), *cells))
     spread = [name + end for name in MEASURES for end in ("", "_low", "_high")]
     return pd.DataFrame(rows, columns=["split", "method", *DIALS, "worlds", *spread])
+
+
+@rc_context(STYLE)
+def figure(over_worlds: pd.DataFrame) -> Figure:
+    """Draw Forget Error, leak and Retain Error against T for a weak and a strong head, one row of
+    panels for each split. over_worlds: the table `errors`.
+    """
+    splits = [split for split in SPLITS if split in {*over_worlds["split"]}]
+    drawn, axes = panels(len(splits), len(SHOWN), (6.8, 0.6 + 1.6 * len(splits)), sharex=True)
+    for row, split in zip(axes, splits):
+        part = over_worlds[over_worlds["split"] == split]
+        floor = part[part["method"] == "Retrained"].iloc[0]
+        before = part[part["method"] == "Original"].iloc[0]
+        for axis, (measure, title) in zip(row, SHOWN.items()):
+            for (lr, gate), (label, look) in CURVES.items():
+                curve = part[(part["lr"] == lr) & (part["w"] == 1) & part["gate"].isin([gate])]
+                if gate < 1:  # at T = 1 a gate changes nothing
+                    plain = part[(part["lr"] == lr) & (part["w"] == 1)]
+                    curve = pd.concat([plain[plain["temperature"] == 1], curve])
+                curve = curve.sort_values("temperature")
+                axis.plot(curve["temperature"], curve[measure], label=label, **look)
+            axis.axhline(floor[measure], color=DARK, ls="--", lw=0.8, label="a retrained model")
+            axis.axhline(before[measure], **DOTTED, label="before unlearning")
+            axis.set(title=title, xlabel="T" if split == splits[-1] else "")
+        row[0].set_ylabel(f"{render.SPLIT_LABELS[split]} split")
+    return with_key(
+        drawn,
+        "The paper's errors of T3 beside a retrained model, teacher-forced, against T: means over"
+        f" {int(over_worlds['worlds'].max())} built-in worlds. Forget Error and leak of forgotten"
+        " answers, Retain Error of answers to keep in nats a token. Weak: the learning rate that"
+        " Forget Quality chose with T = 3. Strong: the one that it chose for T = 1.",
+    )
 
 
 OPTIONS: script.Options = {
