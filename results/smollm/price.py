@@ -89,7 +89,7 @@ def along(base: Any, tokenizer: Any, rows: list[Row], head: T3Head, T: float) ->
         logp, logf = part.logits.float().log_softmax(-1), head.logf(part.z)
         here = torch.as_tensor(temperature_at(logp, [logf], [head], T, head.gate))
         tempered.append((here.expand(len(logp), 1) != 1).float())
-        logp_hat = tilted(logp, [logf], [head], T, head.gate).log_softmax(-1)
+        logp_hat = tilted(logp, [logf], [head], T, head.gate, head.tail).log_softmax(-1)
         gaps.append((logp.exp() * (logp - logp_hat)).sum(-1))
         same.append(logp.argmax(-1) == logp_hat.argmax(-1))
     return {

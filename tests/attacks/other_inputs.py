@@ -459,7 +459,7 @@ COMMANDS = [
     (["reproduce", "--seeds", "1,two"], "list of whole numbers"),
     (["reproduce", "--workers", "2", "--scheduler", "tcp://x:1"], "choose one of --workers"),
     (["reproduce", "--profile", "no-such-profile"], "no-such-profile"),
-    (["tofu"], "give fit, evaluate, audit or tune"),
+    (["tofu"], "give fit, evaluate or tune"),
     (["tofu", "fit", "--model", "x", "--out", "h"], "--split"),
     (["tofu", "fit", *SPLIT, "--model", "x"], "--data is needed"),
     (["tofu", "evaluate", *SPLIT, "--model", "x", "-T", "2"], "-T needs --head"),
