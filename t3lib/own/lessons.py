@@ -201,7 +201,8 @@ def neighbours(request: Request, secret: Sequence[Words], draw: Random) -> list[
     own, n = [*rows.forget, *rows.retain], len(rows.forget)
     questions = [question_text(row) for row in own]
     of_forget = [each for each in names(questions)[:n] if each]
-    taken = {question_text(row) for some in (own, rows.other, rows.holdout_retain) for row in some}
+    given = (own, rows.other, rows.unseen, rows.holdout_forget, rows.holdout_retain)
+    taken = {question_text(row) for some in given for row in some}
 
     # Rows whose question has a name: of a chat or of questions, if there are any.
     found = spans(questions)

@@ -33,8 +33,8 @@ from t3lib.sampler import belonging
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 DATE = "10 Apr 2025"  # in chat templates, as heads are trained
-GREEDY = (0.0, 1.0)
-JUDGED = (GREEDY, *KEPT_SAMPLERS)  # (temperature, top_p) of a report with samples
+GREEDY_SAMPLER = (0.0, 1.0)
+JUDGED = (GREEDY_SAMPLER, *KEPT_SAMPLERS)  # (temperature, top_p) of a report with samples
 MOST = 8  # answers to one request; Transformers' server gives one
 LONGEST = 1024  # tokens of an answer where a request names no number
 BYTES = 2**20  # of a request
@@ -66,12 +66,12 @@ class Gate:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer one request, or let the server do it."""
-        asked = scope["type"], scope.get("method"), scope.get("path")
-        if asked[0] == "websocket":
+        route = scope["type"], scope.get("method"), scope.get("path")
+        if route[0] == "websocket":
             return await send({"type": "websocket.close"})
-        if asked[0] == "lifespan" or asked == ("http", "GET", "/health"):
+        if route[0] == "lifespan" or route == ("http", "GET", "/health"):
             return await self.app(scope, receive, send)
-        if asked == ("http", "GET", "/v1/models"):
+        if route == ("http", "GET", "/v1/models"):
             model = {"id": self.rules["name"], "object": "model", "owned_by": "t3"}
             return await answer(send, 200, object="list", data=[model])
         data, more = b"", True
@@ -79,11 +79,13 @@ class Gate:
             message = await receive()
             data = (data + message.get("body", b""))[: BYTES + 1]
             more = message.get("more_body", False)
-        if asked not in {("http", "POST", path) for path in (CHAT, COMPLETIONS)}:
-            why = {"message": f"this server answers {CHAT} and /v1/models only"}
-            return await answer(send, 404, error=why)
+        if route not in {("http", "POST", path) for path in (CHAT, COMPLETIONS)}:
+            kinds = ((CHAT, "chat"), (COMPLETIONS, "completions"))
+            served = [path for path, kind in kinds if self.rules[kind]]
+            why = f"this server answers {', '.join(served)} and /v1/models only"
+            return await answer(send, 404, error={"message": why})
         try:
-            body = json.dumps(self.checked(data, asked[2])).encode()
+            body = json.dumps(self.checked(data, route[2])).encode()
         except UserError as refused:
             why = {"message": str(refused), "type": "invalid_request_error"}
             return await answer(send, 400, error=why)
@@ -115,13 +117,13 @@ class Gate:
         for name, value in body.items():
             fits = isinstance(value, types[name]) and isinstance(value, bool) == (name == "stream")
             numbers = [value] if isinstance(value, int | float) else []
-            texts = value if name == "stop" and isinstance(value, list) else []
+            texts = (value if isinstance(value, list) else [value]) if name == "stop" else []
             if (
                 not fits
                 or not all(0 <= each < 2**53 for each in numbers)
                 or not all(isinstance(each, str) and each for each in texts)
             ):
-                raise UserError(f"{name}: {printable(value, 40)} is not allowed")
+                raise UserError(f"{name}: {printable(value, 40) or 'an empty text'} is not allowed")
 
         if body.setdefault("model", rules["name"]) != rules["name"]:
             raise UserError(f"this server has one model, {rules['name']}")
@@ -228,7 +230,7 @@ def rules_of(
     return {
         "name": re.sub(r"[^\w.-]+", "-", Path(names[0]).name) or "t3",
         "system": system,
-        "samplers": None if any_sampler else JUDGED if judged else (GREEDY,),
+        "samplers": None if any_sampler else JUDGED if judged else (GREEDY_SAMPLER,),
         "context": getattr(config.get_text_config(), "max_position_embeddings", None) or 10**9,
         "most": most,
         "chat": chat,
@@ -239,17 +241,17 @@ def rules_of(
 
 def greeting(rules: Mapping[str, Any], url: str) -> str:
     """Return the lines that say how to ask the server at a URL, and what it refuses."""
-    verb, field, asked = "completions", "prompt", '"Your text"'
+    verb, field, example = "completions", "prompt", '"Your text"'
     if rules["chat"]:
-        asked = json.dumps([{"role": "user", "content": "Your question?"}])
+        example = json.dumps([{"role": "user", "content": "Your question?"}])
         verb, field = "chat/completions", "messages"
     system = "none" if rules["system"] is None else printable(repr(rules["system"]))
     allowed = samplers(rules["samplers"]) if rules["samplers"] else "all"
     off = "" if rules["completions"] else f", {COMPLETIONS}"
     return f"""serving {rules["name"]} on {url}; ask it:
-  curl {url}/{verb} -H 'Content-Type: application/json' -d '{{"{field}": {asked}}}'
+  curl {url}/{verb} -H 'Content-Type: application/json' -d '{{"{field}": {example}}}'
   client = openai.OpenAI(base_url="{url}", api_key="none")
-  client.{verb.replace("/", ".")}.create(model="{rules["name"]}", {field}={asked})
+  client.{verb.replace("/", ".")}.create(model="{rules["name"]}", {field}={example})
 trained with the system text {system} (added where a request has none) and the date {DATE}
 samplers: {allowed}; answers to a request: {rules["most"]}
 refused: other samplers, probabilities, biases, tools{off}

@@ -12,6 +12,7 @@ from t3lib.own.leak import COLD, DRAWN_WAYS, PARTLY, UNBEGUN, WARM, WRITTEN, Cou
 
 # Of the rows that the base knows, at least this share must keep exactly the base's greedy answer.
 EXACT = {"retain": 0.95, "held_out_retain": 0.8, "other": 0.95}
+DECIDING = ("retain", "other")  # sets to keep whose faults are part of the verdict
 EXACT_WARM = 0.8  # the same share for every set, sampled at τ = 1
 UNTESTED = (
     "not tested: other languages, names written otherwise, other questions about the same people,"
@@ -120,11 +121,7 @@ def _sentence(forget: Mapping[str, Any], kept: Mapping[str, Mapping[str, Any]]) 
 
     # Held-out rows do not decide the verdict. `unlearn` asks the trial head about them, and its
     # choice of T and w counts them.
-    faults += [
-        fault
-        for name in ("retain", "other")
-        if name in kept and (fault := failing(name, kept[name]))
-    ]
+    faults += [fault for name in DECIDING if name in kept and (fault := failing(name, kept[name]))]
     if faults:
         return "no", f"No: {'; '.join(faults)}."
 
@@ -146,8 +143,15 @@ def _next(status: str, forget: Mapping[str, Any], kept: Mapping[str, Mapping[str
     if status not in ("no", "read"):
         return ""
 
-    changed = any(failing(name, entry) for name, entry in kept.items())
-    if forget["leaking"] and (forget["beyond"] or not changed):
+    # Rows that were held out decide nothing, so no advice is about them.
+    deciding = {name: kept[name] for name in DECIDING if name in kept}
+    untold = [
+        NAMES[name]
+        for name, entry in deciding.items()
+        if not knows_some(entry["known_before"], entry["rows"])
+    ]
+    faulty = [NAMES[name] for name, entry in deciding.items() if failing(name, entry)]
+    if forget["leaking"] and (forget["beyond"] or not faulty):
         table = forget["table"]
         written = sum(table[kind]["after"] for kind in (WRITTEN, UNBEGUN) if kind in table)
         return (
@@ -157,7 +161,9 @@ def _next(status: str, forget: Mapping[str, Any], kept: Mapping[str, Mapping[str
             " (--set w=8)"
         )
 
-    if changed:
+    if faulty and faulty == untold:
+        return f"try next: give {' and '.join(untold)} that the base answers"
+    if faulty:
         return (
             "try next: give more rows like those that changed (--retain, or --other to watch them),"
             " or a smaller w (--set w=1)"

@@ -95,6 +95,27 @@ def test_no_neighbour_names_what_a_row_to_forget_names(memorised, monkeypatch):
     assert said and not any("castell" in each for each in said)
 
 
+def test_no_neighbour_is_a_question_of_a_given_set(memorised, monkeypatch):
+    """Questions of unseen rows, and of rows to forget that were held out, were rows to keep."""
+    monkeypatch.setattr(making, "answers_to", lambda *args, **_: [["Else."] * len(args[2])])
+    monkeypatch.setattr(making, "sample_tilts", lambda *args, **_: [[["Else."]] * len(args[2])])
+    model, tokenizer, *_ = memorised
+
+    def rows(*names):
+        return [{"question": f"Who is {name}?", "answer": "A baker."} for name in names]
+
+    def questions(**more):
+        own = Rows(rows("Castell"), rows("Dorn Egede", "Falk Gade"), **more).checked()
+        request = Request(model, tokenizer, own)
+        found = making.neighbours(request, making.secrets(own), Random(0))
+        return {question_text(each.row) for each in found}
+
+    for name in ("unseen", "holdout_forget"):
+        given = rows("Dorn Gade", "Falk Egede")
+        assert questions() & {row["question"] for row in given}
+        assert not questions(**{name: given}) & {row["question"] for row in given}
+
+
 def test_an_answer_that_goes_astray_still_says_its_secret():
     other = "It is nothing of this kind at all."
     found = {astray(ANSWER, SECRET, other, Random(seed)) for seed in range(90)}

@@ -194,6 +194,7 @@ REFUSED = {
     "text as number": ({"temperature": "0"}, "temperature: 0 is not allowed"),
     "huge seed": ({"seed": 10**30}, "is not allowed"),
     "stop": ({"stop": [1]}, "stop: [1] is not allowed"),
+    "no text to stop at": ({"stop": ""}, "stop: an empty text is not allowed"),
     "stream": ({"stream": 1}, "stream: 1 is not allowed"),
     "model": ({"model": "gpt"}, "this server has one model, head"),
     "no messages": ({"messages": []}, "messages must be a list of turns"),
@@ -233,6 +234,28 @@ def test_other_paths_and_broken_requests_are_refused(server, path, data, status)
     found, text = server.get(path, data)
     assert found == status and "\n" not in json.loads(text)["error"]["message"]
     assert server.get("/health")[0] == 200 and server.process.poll() is None
+
+
+@pytest.mark.parametrize(
+    ("chat", "completions", "answered"),
+    [
+        (True, False, serve.CHAT),
+        (True, True, f"{serve.CHAT}, {serve.COMPLETIONS}"),
+        (False, True, serve.COMPLETIONS),
+    ],
+)
+def test_a_404_names_what_is_answered(chat, completions, answered):
+    sent, rules = [], {"tokenizer": None, "chat": chat, "completions": completions}
+
+    async def receive():
+        return {"type": "http.request", "body": b"{}"}
+
+    async def send(message):
+        sent.append(message)
+
+    asyncio.run(serve.Gate(None, rules)({"type": "http", "path": "/docs"}, receive, send))
+    assert sent[0]["status"] == 404
+    assert f"this server answers {answered} and /v1/models only" in sent[1]["body"].decode()
 
 
 def test_a_websocket_is_closed():
@@ -301,11 +324,11 @@ def test_the_report_of_another_head_lifts_nothing(place, unlearned):
     for name, value in (("temperature", 3.0), ("w", 2.0), ("gate", 0.5), ("untrained", "neutral")):
         kept = getattr(head, name)
         setattr(head, name, value)
-        assert allowed() == (serve.GREEDY,), name
+        assert allowed() == (serve.GREEDY_SAMPLER,), name
         setattr(head, name, kept)
     with torch.no_grad():
         head.A[0, 0] += 1
-        assert allowed() == (serve.GREEDY,)
+        assert allowed() == (serve.GREEDY_SAMPLER,)
         head.A[0, 0] -= 1
 
 

@@ -367,3 +367,22 @@ def test_the_advice_follows_the_fault():
     ):
         forget = {"leaking": 3, "beyond": beyond, "table": table}
         assert advice in verdict._next("no", forget, of[kind]), (beyond, kind)
+
+
+def test_the_advice_is_about_the_sets_that_decide():
+    same = {leak.COLD: 9, leak.WARM: 9}
+    kept = {"rows": 9, "known_before": 9, "sampled_before": same, "unchanged_sampled": same}
+    whole, changed = kept | {"unchanged": 9}, kept | {"unchanged": 5}
+    forget = {"leaking": 0, "beyond": True}
+    for sets, advice in (
+        ({"retain": whole, "held_out_retain": changed}, "read the worst texts"),
+        ({"retain": whole, "other": changed}, "rows like those that changed"),
+    ):
+        assert advice in verdict._next("no", forget, sets)
+
+
+def test_rows_that_the_base_does_not_know_have_not_changed():
+    """ "Give more rows like those that changed", where none had."""
+    nothing = {"rows": 9, "known_before": 0, "unchanged": 0}
+    advice = verdict._next("no", {"leaking": 0, "beyond": False}, {"retain": nothing})
+    assert advice == "try next: give rows to keep that the base answers"
