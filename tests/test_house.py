@@ -49,7 +49,7 @@ LAB: dict[str, set[str]] = {
     "claims": {"names", "report", "results", "theory"},
     "grid": {"files", "identity", "profiles"},
     "script": {"grid", "profiles", "results"},
-    "given": {"profiles", "results", "script", "study", "world"},
+    "make_bases": {"profiles", "results", "script", "study", "world"},
 }
 LAB["cli"] = set(LAB)
 WITHOUT_TORCH = ("theory", "lab.theory", "lab.report", "lab.claims", "lab.grid")

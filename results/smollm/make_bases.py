@@ -13,7 +13,7 @@ second, so make one base a call, one after the other. The weights differ from pr
 processor.
 """
 
-from t3lab import given
+from t3lab import make_bases
 
 if __name__ == "__main__":
-    given.main("smollm", __doc__)
+    make_bases.main("smollm", __doc__)

@@ -8,7 +8,7 @@ nine. A killed training goes on from its last whole epoch. Two processors give d
 (results/pages/order.md), so the committed runs name the base that they are of.
 """
 
-from t3lab import given
+from t3lab import make_bases
 
 if __name__ == "__main__":
-    given.main("tofu-cpu", __doc__)
+    make_bases.main("tofu-cpu", __doc__)

@@ -1,9 +1,9 @@
-"""Given base models: made once by a script, known by their content."""
+"""Base models that a profile names: made once by a script, known by their content."""
 
 import pytest
 import yaml
 
-from t3lab import given
+from t3lab import make_bases
 from t3lib.core import files
 from t3lib.core.errors import UserError
 
@@ -18,13 +18,13 @@ def profile(tmp_path):
 
 
 def test_a_base_is_trained_once_and_says_by_what(profile, tmp_path):
-    [folder] = given.make_bases(profile)
+    [folder] = make_bases.make_bases(profile)
     made = files.read_json(folder / "base.json")
     assert made["seconds"] >= 0 and made["command"].startswith("python ")
     assert made["provenance"]["git_commit"] and made["training"]["epochs"] == 1
     before = files.model_identity(folder)
     stamp = (folder / "base.json").stat().st_mtime_ns
-    assert given.make_bases(profile, ["full"]) == [folder]
+    assert make_bases.make_bases(profile, ["full"]) == [folder]
     assert (folder / "base.json").stat().st_mtime_ns == stamp
     assert files.model_identity(folder) == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["full", "full.lock", "tiny.yaml"]
@@ -32,4 +32,4 @@ def test_a_base_is_trained_once_and_says_by_what(profile, tmp_path):
 
 def test_a_base_that_the_profile_does_not_name_is_refused(profile):
     with pytest.raises(UserError, match="is not given 'retain95': choose of full"):
-        given.make_bases(profile, ["retain95"])
+        make_bases.make_bases(profile, ["retain95"])
