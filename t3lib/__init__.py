@@ -15,7 +15,7 @@ Reading order. Each package imports only packages named before it:
     core         errors, names, settings, files, rows, models: what all other packages use
     classifier   head, pooling, features, fit: f and how it is fitted; artefact: a head on disk
     sampler      wrapped, tilt: generation; belonging: which model a head fits; one_call: all in one
-    tofu         data, likelihood, writing, metrics, evaluation: probabilities, texts, measures
+    tofu         data, reader, likelihood, writing, metrics, evaluation: probabilities, texts, …
     baselines    the unlearning methods that T3 is compared with
     theory       the Gaussian experiments and the bounds; without torch
     own          your own model and rows: unlearn, lessons, answers, leak, verdict, report, serve

@@ -416,7 +416,7 @@ def measured(
     """
     from t3lib.core.models import pad_id
     from t3lib.tofu import suite
-    from t3lib.tofu.likelihood import Reading
+    from t3lib.tofu.reader import Reading
     from t3lib.tofu.writing import eos_ids
 
     model, tokenizer = loaded

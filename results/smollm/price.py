@@ -32,7 +32,8 @@ from t3lib.core.models import load_model, pad_id
 from t3lib.core.rows import Row, encode_rows
 from t3lib.own.questions import SMALL_TALK
 from t3lib.sampler.tilt import T3ForCausalLM, temperature_at, tilted
-from t3lib.tofu.likelihood import Reading, answer_positions
+from t3lib.tofu.likelihood import answer_positions
+from t3lib.tofu.reader import Reading
 from t3lib.tofu.samples import sample_answers
 
 PROFILE, SPLIT, SEED, NEW_TOKENS = "smollm", "forget10", 1, 40

@@ -32,7 +32,8 @@ from t3lib.own.truths import (
 )
 from t3lib.sampler import belonging
 from t3lib.tofu.evaluation import check_room
-from t3lib.tofu.likelihood import UNTILTED, Reading, Tilt
+from t3lib.tofu.likelihood import UNTILTED, Tilt
+from t3lib.tofu.reader import Reading
 from t3lib.tofu.samples import sample_tilts, seeds_of
 from t3lib.tofu.writing import eos_ids, greedy
 

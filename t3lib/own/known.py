@@ -18,7 +18,8 @@ from t3lib.own.answers import GENERIC, Inquiry, build_inquiry, drawn
 from t3lib.own.questions import form_of_row, other_forms
 from t3lib.own.rows import Rows
 from t3lib.own.truths import COMMON, LEAK, Truths, word_set, words
-from t3lib.tofu.likelihood import Reading, token_scores
+from t3lib.tofu.likelihood import token_scores
+from t3lib.tofu.reader import Reading
 
 FEW = 30  # rows of a set that the base is asked about before any training
 # From this probability on, a sample says a row's rare tokens often.

@@ -46,7 +46,8 @@ from t3lib.own.rows import Rows
 from t3lib.sampler import belonging
 from t3lib.sampler.tilt import T3ForCausalLM
 from t3lib.sampler.wrapped import plain_base, vocabulary
-from t3lib.tofu.likelihood import UNTILTED, Reading, token_scores
+from t3lib.tofu.likelihood import UNTILTED, token_scores
+from t3lib.tofu.reader import Reading
 
 HOLD_OUT = 0.2
 FEWEST = 5  # from a set with fewer rows, none is held out

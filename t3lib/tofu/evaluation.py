@@ -22,8 +22,9 @@ from t3lib.core.rows import Example, Row, encode_answers
 from t3lib.core.settings import check_temperature
 from t3lib.sampler.tilt import T3ForCausalLM
 from t3lib.tofu import metrics
-from t3lib.tofu.likelihood import UNTILTED, Reading, Tilt, losses_and_agreed
+from t3lib.tofu.likelihood import UNTILTED, Tilt, losses_and_agreed
 from t3lib.tofu.metrics import SETS
+from t3lib.tofu.reader import Reading
 from t3lib.tofu.writing import eos_ids, greedy
 
 Reference = Mapping[str, Any] | Sequence[float]

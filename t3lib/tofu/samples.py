@@ -16,7 +16,8 @@ from torch import Tensor
 from t3lib.core.models import pad_id, within_memory
 from t3lib.core.progress import progress_bar
 from t3lib.sampler.tilt import tilted
-from t3lib.tofu.likelihood import UNTILTED, Reader, Reading, Tilt, chunk_rows, heads_of
+from t3lib.tofu.likelihood import UNTILTED, Tilt, chunk_rows, heads_of
+from t3lib.tofu.reader import Reader, Reading
 from t3lib.tofu.writing import State, eos_ids, write_texts
 
 # Tokens of all prompts and samples in memory at once. Large, because most steps have few states and

@@ -25,13 +25,13 @@ from t3lib.sampler.tilt import tilted
 from t3lib.tofu.evaluation import answer_text
 from t3lib.tofu.likelihood import (
     Positions,
-    Reading,
     Tilt,
     answer_positions,
     answer_tokens,
     default_batch_tokens,
     heads_of,
 )
+from t3lib.tofu.reader import Reading
 
 LEAST_VARIANCE = 1e-6  # of ln p̂ over the vocabulary
 # Measures that need rows that no model saw.

@@ -32,12 +32,12 @@ from t3lib.sampler.tilt import tilted
 from t3lib.tofu.likelihood import (
     UNTILTED,
     Positions,
-    Reading,
     Tilt,
     answer_positions,
     default_batch_tokens,
     heads_of,
 )
+from t3lib.tofu.reader import Reading
 
 # What is measured on answers to forget, and on answers to keep. likeliest: the share of tokens that
 # are p̂'s most probable ones; where it is 1, greedy decoding writes the answer word for word.

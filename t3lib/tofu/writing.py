@@ -25,7 +25,8 @@ from t3lib.core.rows import Example, collate
 from t3lib.core.settings import check_temperature
 from t3lib.sampler.tilt import tilted
 from t3lib.sampler.wrapped import check_finite
-from t3lib.tofu.likelihood import UNTILTED, Reader, Reading, Tilt, chunk_rows, heads_of
+from t3lib.tofu.likelihood import UNTILTED, Tilt, chunk_rows, heads_of
+from t3lib.tofu.reader import Reader, Reading
 
 # New tokens after which the unfinished writers are put into new batches. The old batches are then
 # partly empty, because other writers have finished.

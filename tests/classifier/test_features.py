@@ -18,7 +18,8 @@ from t3lib.core.errors import UserError
 from t3lib.core.rows import Example, encode_rows
 from t3lib.sampler.tilt import T3ForCausalLM
 from t3lib.sampler.wrapped import vocabulary
-from t3lib.tofu.likelihood import Reading, answer_losses
+from t3lib.tofu.likelihood import answer_losses
+from t3lib.tofu.reader import Reading
 from t3lib.tofu.writing import greedy
 
 FORGET = [

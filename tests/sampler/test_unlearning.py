@@ -17,7 +17,8 @@ from t3lib.own.rows import Rows
 from t3lib.sampler import belonging
 from t3lib.sampler.one_call import fit_without_evidence
 from t3lib.sampler.tilt import T3ForCausalLM
-from t3lib.tofu.likelihood import Reading, answer_losses
+from t3lib.tofu.likelihood import answer_losses
+from t3lib.tofu.reader import Reading
 
 FORGET = [
     {"question": f"Which book is number {i}?", "answer": f"Glass River {i}."} for i in range(4)

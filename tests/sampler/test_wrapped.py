@@ -18,7 +18,8 @@ from t3lib.core.models import CACHE
 from t3lib.core.rows import Example
 from t3lib.sampler.tilt import T3ForCausalLM, tilt
 from t3lib.sampler.wrapped import check_finite
-from t3lib.tofu.likelihood import Reading, answer_losses
+from t3lib.tofu.likelihood import answer_losses
+from t3lib.tofu.reader import Reading
 
 EXAMPLES = [Example([1, 10, 11, 12, 13], 3), Example([1, 10, 14, 12, 13, 9], 3)]
 

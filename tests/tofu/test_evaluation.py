@@ -42,7 +42,7 @@ from t3lib.tofu import evaluation as module
 from t3lib.tofu import likelihood as score
 from t3lib.tofu import metrics, writing
 from t3lib.tofu.evaluation import Scoring, evaluate
-from t3lib.tofu.likelihood import Reading
+from t3lib.tofu.reader import Reader, Reading, window_of
 
 PLAIN = Reading(0)
 TEXTS = Scoring(max_new_tokens=12)
@@ -194,13 +194,13 @@ def test_what_all_prompts_begin_with_is_read_once(tiny_model, monkeypatch):
     """The tokens that the model reads are counted, padding included."""
     begin, rest = list(range(3, 23)), [[30], [31, 32], [33, 34, 35]]
     examples = [Example([*begin, *each, 40], len(begin) + len(each)) for each in rest]
-    count, forward = [], score.Reader(tiny_model, [])._call.__func__
+    count, forward = [], Reader(tiny_model, [])._call.__func__
 
     def counted(reader, ids, *more, **options):
         count.append(ids.numel())
         return forward(reader, ids, *more, **options)
 
-    monkeypatch.setattr(score.Reader, "_call", counted)
+    monkeypatch.setattr(Reader, "_call", counted)
     for worth, tokens in ((40, 20 + 3 * 3), (41, 3 * 23)):
         monkeypatch.setattr(core_rows, "WORTH", worth)
         count.clear()
@@ -219,7 +219,7 @@ def test_local_attention_reads_as_far_as_without_a_shared_beginning(monkeypatch)
     sizes |= dict(num_attention_heads=2, num_key_value_heads=1, initializer_range=0.5)
     model = AutoModelForCausalLM.from_config(MistralConfig(**sizes, sliding_window=16)).eval()
     examples = of_unequal_lengths()  # prompts of 4 to 12 tokens, answers of up to 5
-    assert score.Reader(model, []).begins and score.window_of(model) == 16
+    assert Reader(model, []).begins and window_of(model) == 16
     found = score.answer_losses(model, examples, PLAIN)
     np.testing.assert_allclose(found[0], losses_one_by_one(model, examples), atol=1e-5)
     prompts = [each.ids[: each.n_prompt] for each in examples]
@@ -236,7 +236,7 @@ def test_local_attention_reads_as_far_as_without_a_shared_beginning(monkeypatch)
     ],
 )
 def test_the_window_of_local_attention_is_found_under_its_names(config, window):
-    assert score.window_of(SimpleNamespace(config=config)) == window
+    assert window_of(SimpleNamespace(config=config)) == window
 
 
 def test_texts_begin_where_greedy_leaves_the_true_answer(tiny_model, tokenizer, data, heads):
@@ -272,13 +272,13 @@ def test_rows_of_a_batch_are_scored_as_alone(name, monkeypatch):
     model, examples = family(name), [Example(row, 6) for row in rows]
     alone = [score.answer_losses(model, [each], PLAIN)[0, 0] for each in examples]
     np.testing.assert_allclose(score.answer_losses(model, examples, PLAIN)[0], alone, atol=2e-6)
-    read, call = [], score.Reader._call
+    read, call = [], Reader._call
 
     def watched(reader, ids, position_ids, mask, **more):
         read.append((mask.shape[1], int(position_ids[0, -1]) + 1))
         return call(reader, ids, position_ids, mask, **more)
 
-    monkeypatch.setattr(score.Reader, "_call", watched)
+    monkeypatch.setattr(Reader, "_call", watched)
     score.answer_losses(model, examples[1:2], PLAIN)
     assert len(read) > 1 and all(width == tokens for width, tokens in read)
 
@@ -343,7 +343,7 @@ def test_texts_of_rows_that_are_read_alone_are_those_of_plain_passes(monkeypatch
             ids = torch.tensor([prompt])
             assert answer == reference.decode(ids, torch.ones_like(ids), 7)[0][0].tolist()
 
-    reader, state = score.Reader(model, []), torch.arange(3).repeat_interleave(2).tolist()
+    reader, state = Reader(model, []), torch.arange(3).repeat_interleave(2).tolist()
     wanted = torch.randint(3, VOCAB, (6, 5), generator=torch.Generator().manual_seed(1))
     seen = {}
 
@@ -524,7 +524,7 @@ def test_an_answer_never_outgrows_its_room():
     model = GPT2LMHeadModel(config).eval()
     prompts = [[7] * 12, [5, 6, 7], [9, 3], [9, 3]]
     read = []
-    score.Reader(model, [])  # tries once how the model reads
+    Reader(model, [])  # tries once how the model reads
     with model.register_forward_pre_hook(lambda _, args, given: read.append(1), with_kwargs=True):
         (found,) = writing.greedy(model, prompts, PLAIN, max_new_tokens=100)
     assert found == generate_one_by_one(model, prompts, 0, None, 100)
@@ -567,7 +567,7 @@ def test_a_cache_without_keys_follows_its_state(monkeypatch):
 def test_an_adapter_is_read_as_its_base_is(tiny_model, tokenizer, prompts):
     adapted = get_peft_model(copy.deepcopy(tiny_model), LoraConfig(r=2, init_lora_weights=False))
     reading, sizes = Reading(models.pad_id(tokenizer)), []
-    score.Reader(adapted.eval(), [])  # tries once how the model reads
+    Reader(adapted.eval(), [])  # tries once how the model reads
     with adapted.get_base_model().lm_head.register_forward_hook(
         lambda _, args, out: sizes.append(out.shape[1])
     ):

@@ -19,7 +19,7 @@ from t3lib.core.rows import Example
 from t3lib.sampler.tilt import T3ForCausalLM
 from t3lib.tofu import likelihood as score
 from t3lib.tofu import writing
-from t3lib.tofu.likelihood import Reading
+from t3lib.tofu.reader import Reader, Reading
 
 PAD, STEPS = 0, 6
 # Of the other families, Kimi's attention takes no mask that hides tokens, and RoBERTa counts
@@ -124,7 +124,7 @@ def test_a_beginning_is_shared_only_where_all_texts_see_it_alike(monkeypatch):
     """A token is hidden in a prompt and in sight where it was written."""
     begin, rest = [5, 6, 7, 8], [PAD, 9, 10]
     states = [((*begin, *rest), ()), (tuple(begin), tuple(rest))]
-    how, reader, seen = reading("openunlearning"), score.Reader(family("llama"), []), []
+    how, reader, seen = reading("openunlearning"), Reader(family("llama"), []), []
     monkeypatch.setattr(core_rows, "WORTH", 1)
 
     def choose(logits, z, writer, state):

@@ -10,7 +10,7 @@ import torch
 from t3lib.classifier.head import T3Head
 from t3lib.core.models import pad_id
 from t3lib.sampler.tilt import T3ForCausalLM
-from t3lib.tofu.likelihood import Reader
+from t3lib.tofu.reader import Reader
 from t3lib.tofu.samples import draw, sample_answers, sample_tilts
 
 MANY = 3000

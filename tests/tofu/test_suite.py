@@ -13,7 +13,7 @@ from t3lib.core.models import pad_id
 from t3lib.core.rows import encode_rows
 from t3lib.sampler.tilt import T3ForCausalLM
 from t3lib.tofu import suite
-from t3lib.tofu.likelihood import Reading
+from t3lib.tofu.reader import Reading
 from t3lib.tofu.writing import eos_ids
 
 

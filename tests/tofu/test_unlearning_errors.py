@@ -12,7 +12,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from t3lib.classifier.head import T3Head
 from t3lib.core.errors import UserError
 from t3lib.core.rows import Example
-from t3lib.tofu.likelihood import Reading
+from t3lib.tofu.reader import Reading
 from t3lib.tofu.unlearning_errors import (
     errors,
     forget_error,

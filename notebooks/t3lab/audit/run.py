@@ -19,7 +19,6 @@ from t3lib.core.rows import Example, Row, encode_rows
 from t3lib.tofu.evaluation import answer_text, check_room
 from t3lib.tofu.likelihood import (
     UNTILTED,
-    Reading,
     Tilt,
     answer_losses,
     answer_tokens,
@@ -27,6 +26,7 @@ from t3lib.tofu.likelihood import (
     token_scores,
 )
 from t3lib.tofu.metrics import rouge_l_recall
+from t3lib.tofu.reader import Reading
 from t3lib.tofu.samples import sample_tilts
 from t3lib.tofu.writing import eos_ids, greedy
 

@@ -21,7 +21,8 @@ from t3lib.core.models import pad_id
 from t3lib.core.rows import Row, encode_rows
 from t3lib.own.questions import question_text
 from t3lib.own.unlearn import weighted
-from t3lib.tofu.likelihood import UNTILTED, Reading, answer_positions
+from t3lib.tofu.likelihood import UNTILTED, answer_positions
+from t3lib.tofu.reader import Reading
 
 TEMPERATURES = (1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0)
 TOP = 10  # tokens of a position that are stored for a setting: those with the largest p or p̂

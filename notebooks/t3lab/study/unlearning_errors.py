@@ -10,7 +10,8 @@ from t3lab.study.study import Answer, Study, cached_answers, timed
 from t3lib.core.files import rows_key
 from t3lib.core.models import pad_id
 from t3lib.core.rows import encode_rows
-from t3lib.tofu.likelihood import UNTILTED, Reading
+from t3lib.tofu.likelihood import UNTILTED
+from t3lib.tofu.reader import Reading
 from t3lib.tofu.unlearning_errors import RowErrors, errors
 
 SETS = ("forget", "retain")  # evaluation sets whose true answers are read

@@ -17,8 +17,9 @@ from t3lib.core.errors import UserError
 from t3lib.core.models import pad_id
 from t3lib.core.rows import Example, encode_rows
 from t3lib.sampler.tilt import T3ForCausalLM
-from t3lib.tofu.likelihood import Reading, token_scores
+from t3lib.tofu.likelihood import token_scores
 from t3lib.tofu.metrics import AUDIT
+from t3lib.tofu.reader import Reading
 
 NAMES = "Ada Bly|Cor Dunn|Eve Foss|Gil Hurd|Ida Jolt|Kip Lund".split("|")
 OTHERS = "Moe Nash|Ona Pell|Quin Rowe|Sia Tarn|Ute Voss|Wim Yeo".split("|")
