@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
+from t3lab.audit.labels import AUDIT
 from t3lab.audit.leakage import leak_at_k
 from t3lab.audit.membership import auc_error, auc_error_by_author
 from t3lab.audit.recognition import recognized
-from t3lib.tofu.metrics import AUDIT
 from t3lib.tofu.suite import auc, exact_memorization, extraction_strength, min_k
 
 
@@ -28,7 +28,7 @@ def measures(
     errors of membership then count authors instead of rows.
 
     Returns a dict:
-    values, errors: {measure of `metrics.AUDIT`: its mean over rows}, and its standard error.
+    values, errors: {measure of `labels.AUDIT`: its mean over rows}, and its standard error.
     empty: {measure without a value: the reason}.
     leak: see `leak_at_k`. closest: for each row, the sampled text nearest to the truth.
     templates: {template: mean ROUGE-L recall of the greedy answers}.

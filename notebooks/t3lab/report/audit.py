@@ -9,10 +9,10 @@ from typing import Any
 
 import pandas as pd
 
+from t3lab.audit.labels import AUDIT
 from t3lab.names import SPLITS
 from t3lab.results import all_rows, of_one_profile
 from t3lib.baselines.losses import METHODS
-from t3lib.tofu.metrics import AUDIT
 
 NAMES = ["split", "method", "T", "w"]
 SAMPLER = ["tau", "top_p"]
@@ -22,7 +22,7 @@ YARDSTICK = "Retrained"
 def models(runs: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """Return one row for each model.
 
-    Columns: NAMES, seed, every measure of `metrics.AUDIT` and its standard error over rows (`_se`).
+    Columns: NAMES, seed, every measure of `labels.AUDIT` and its standard error over rows (`_se`).
     n_forget: number of rows to forget. n_written: how many of these were asked for text. n_rows:
     number of all rows.
     """

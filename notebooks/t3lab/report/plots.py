@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from scipy.stats import ks_2samp
 
+from t3lab.audit.labels import AUDIT, HIDING
 from t3lab.report import tables
 from t3lab.report.look import (
     BAND,
@@ -42,7 +43,7 @@ from t3lab.report.look import (
     with_key,
 )
 from t3lib.baselines.losses import METHODS
-from t3lib.tofu.metrics import AUDIT, HIDING, METRICS
+from t3lib.tofu.metrics import METRICS
 
 CAUGHT = 0.05  # with a lower Forget Quality, the test can tell the model from a retrained one
 

@@ -12,6 +12,7 @@ import seaborn as sns
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
+from t3lab.audit.labels import AUDIT
 from t3lab.report import audit
 from t3lab.report.look import (
     BAND,
@@ -34,7 +35,6 @@ from t3lab.report.look import (
 )
 from t3lab.report.render import SCORES
 from t3lib.baselines.losses import BASELINES, METHODS
-from t3lib.tofu.metrics import AUDIT
 
 AGAINST_T = ("recognized_verbatim", "recognized_paraphrased", "auc", "auc_min_k")
 FRONTIER = ("recognized_verbatim", "auc", "leak")
@@ -200,7 +200,7 @@ def by_model(models: pd.DataFrame, names: list[str]) -> Figure:
     """Draw measures of several models: one row for each model, one dot for each seed, one panel for
     each measure.
 
-    models: `audit.models` of one split. names: measures of `metrics.AUDIT`. The band is what the
+    models: `audit.models` of one split. names: measures of `labels.AUDIT`. The band is what the
     retrained models have.
     """
     places = models["method"].map(METHODS.index)

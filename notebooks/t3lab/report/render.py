@@ -18,10 +18,11 @@ import numpy as np
 import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
+from t3lab.audit.labels import AUDIT
 from t3lab.report.tables import CAPTIONS, SETTINGS
 from t3lab.results import split_labels, tidy
 from t3lib.core.files import atomic_write
-from t3lib.tofu.metrics import AUDIT, METRICS
+from t3lib.tofu.metrics import METRICS
 
 if TYPE_CHECKING:  # Matplotlib takes seconds to load, and tables do not need it
     from matplotlib.figure import Figure

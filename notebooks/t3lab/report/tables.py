@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from t3lab.audit.labels import HIDING
 from t3lab.names import SPLITS, TUNING_SEEDS
 from t3lab.results import (
     HELD_OUT,
@@ -23,7 +24,7 @@ from t3lab.results import (
 )
 from t3lib.baselines.losses import METHODS
 from t3lib.tofu import metrics
-from t3lib.tofu.metrics import HIDING, UTILITY
+from t3lib.tofu.metrics import UTILITY
 
 SUMMARY = ("fq", "mu_rouge", "mu")
 # columns of the paper's Table 1; our table has every other metric after them

@@ -20,11 +20,12 @@ from typing import Any
 
 import pandas as pd
 
+from t3lab.audit.labels import AUDIT
 from t3lab.names import SPLITS
 from t3lib.baselines.losses import METHODS
 from t3lib.core.errors import UserError
 from t3lib.core.files import atomic_write, project_root, read_json, write_json
-from t3lib.tofu.metrics import AUDIT, METRICS
+from t3lib.tofu.metrics import METRICS
 
 Run = dict[str, Any]  # one run record, plain JSON: `RUN_KEYS`
 RUN_KEYS = "method split T w seed status error hyper trainable epochs seconds".split()

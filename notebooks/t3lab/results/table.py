@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from t3lab.audit.labels import HIDING
 from t3lab.names import SPLITS
 from t3lab.results.runs import all_rows, name_of
 from t3lib.core.errors import UserError
-from t3lib.tofu.metrics import HIDING, METRICS, forget_quality
+from t3lib.tofu.metrics import METRICS, forget_quality
 
 PROFILE = ("data", "stage", "models", "evaluation")  # parameters that all runs of one table share
 SECONDS = ("load", "features", "train", "evaluate")

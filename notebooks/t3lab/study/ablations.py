@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from t3lab.audit.labels import HIDING
 from t3lab.names import TUNING_SEEDS
 from t3lab.profiles import parameter
 from t3lab.study import audit
 from t3lab.study.methods import Run, Subject, records, reports_of, subject
 from t3lab.study.study import Study
 from t3lib.baselines.losses import settings_of
-from t3lib.tofu.metrics import HIDING
 
 # Name of the setting -> what differs from the tuned T3. w None stands for the w that leaves w T as
 # tuned: p^(1/T) f^w = (p f^(w T))^(1/T), so greedy text stays the same. Settings with `gate` or

@@ -95,7 +95,7 @@ def audit_method(
     sampling: Sampling = Sampling(),
     apart: Study | None = None,
 ) -> Iterator[Run]:
-    """Audit a method; yield a run record for each model (`results.RUN_KEYS`, `metrics.AUDIT`).
+    """Audit a method; yield a run record for each model (`results.RUN_KEYS`, `labels.AUDIT`).
 
     seeds: of the trainings; those of Retrained are its base models; Original has none.
     settings: of the method, where they differ from the defaults.

@@ -9,6 +9,7 @@ import torch
 
 from t3lab.audit import run
 from t3lab.audit.facts import held
+from t3lab.audit.labels import AUDIT
 from t3lab.audit.measures import measures
 from t3lab.audit.membership import auc_error_by_author
 from t3lib.baselines.train import Progress, finetune
@@ -18,7 +19,6 @@ from t3lib.core.models import pad_id
 from t3lib.core.rows import Example, encode_rows
 from t3lib.sampler.tilt import T3ForCausalLM
 from t3lib.tofu.likelihood import token_scores
-from t3lib.tofu.metrics import AUDIT
 from t3lib.tofu.reader import Reading
 
 NAMES = "Ada Bly|Cor Dunn|Eve Foss|Gil Hurd|Ida Jolt|Kip Lund".split("|")

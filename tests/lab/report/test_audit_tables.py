@@ -6,8 +6,8 @@ import pytest
 from fabricate import fabricate
 
 from t3lab import results
+from t3lab.audit.labels import AUDIT
 from t3lab.report import audit, look, plots_audit, render
-from t3lib.tofu.metrics import AUDIT
 
 
 def invented(method, T, seed, level, *, split="forget10", **more):

@@ -9,10 +9,10 @@ from fabricate import TEMPERATURES, fabricate, fabricate_all
 from scipy.stats import ks_2samp
 
 from t3lab import results
+from t3lab.audit.labels import HIDING
 from t3lab.names import SPLITS
 from t3lab.report import plots_cost, tables
 from t3lib.baselines.losses import METHODS
-from t3lib.tofu.metrics import HIDING
 
 
 @pytest.fixture(scope="session")

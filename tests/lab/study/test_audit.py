@@ -10,13 +10,13 @@ from conftest import MICRO
 
 from t3lab import results
 from t3lab.audit import run
+from t3lab.audit.labels import AUDIT
 from t3lab.audit.membership import auc_error_by_author
 from t3lab.study import audit, study
 from t3lab.world import bases
 from t3lab.world.facts import world
 from t3lib.core import files
 from t3lib.core.errors import UserError
-from t3lib.tofu import metrics
 
 FAST = {"epochs": 1, "warmup_epochs": 0}
 FEW = audit.Sampling(samples=4)
@@ -30,7 +30,7 @@ def test_every_measure_of_every_kind_of_model(method, opened, tmp_path):
     assert [found["seed"] for found in runs] == seeds.get(method, [0, 1])
     for found in runs:
         assert found["status"] == "ok"
-        assert set(found["metrics"]) | set(found["empty"]) == set(metrics.AUDIT)
+        assert set(found["metrics"]) | set(found["empty"]) == set(AUDIT)
         assert all(0 <= value <= 1 for value in found["metrics"].values())
         assert [entry["k"] for entry in found["leak"]] == [1, 2, 4]
         assert found["leak"][0]["value"] == pytest.approx(found["metrics"]["sampled"])

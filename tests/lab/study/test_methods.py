@@ -15,6 +15,7 @@ import torch
 from scipy.stats import hmean, ks_2samp
 
 from t3lab import identity, results
+from t3lab.audit.labels import HIDING
 from t3lab.bench import timing
 from t3lab.report import tables
 from t3lab.study import ablations, audit, methods, study, unlearned
@@ -23,7 +24,6 @@ from t3lib.baselines.losses import METHODS
 from t3lib.core import files
 from t3lib.core.errors import UserError
 from t3lib.core.rows import encode_rows
-from t3lib.tofu import metrics
 from t3lib.tofu.evaluation import Scoring
 
 FAST = {"epochs": 1, "warmup_epochs": 0}
@@ -244,7 +244,7 @@ def test_an_ablation_brings_what_the_audit_says_of_the_same_model(opened):
         alone, *_ = audit.audit_method(  # beside it: T = 1 with the same greedy text
             where, "T3", seeds=[1], settings=own, sampling=audit.Sampling(samples=1)
         )
-        for name in metrics.HIDING:
+        for name in HIDING:
             assert found["metrics"][name] == pytest.approx(alone["metrics"][name], abs=1e-6), (
                 setting,
                 name,
