@@ -1,10 +1,11 @@
-"""The command `t3`: parse arguments, call the library, print a line.
+"""The command `t3`: find the verbs, parse arguments, carry out a verb, return the exit code.
 
-    t3 unlearn | generate | evaluate | serve    your own model and rows   (this module)
+    t3 unlearn | generate | evaluate | serve    your own model and rows   (`t3lib.own.cli`)
     t3 reproduce | compare | tofu               the paper again           (`t3lab.cli`)
 
-Packages offer their verbs, and names of models, as `Offer`s: entry points of the group `t3.verbs`.
-A user's mistake gives one line and exit code 2. Torch is imported only when a command needs it.
+Both offer their verbs, and names of models, as `Offer`s: entry points of the group `t3.verbs`. What
+several verbs need, such as options that name a model, is here. A user's mistake gives one line and
+exit code 2. Torch is imported only when a command needs it.
 """
 
 import argparse
@@ -13,13 +14,11 @@ import io
 import json
 import os
 import sys
-import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from importlib.metadata import entry_points
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -34,7 +33,6 @@ from t3lib.core.settings import (
 
 if TYPE_CHECKING:
     from t3lib.classifier.head import T3Head
-    from t3lib.own.rows import Rows
 
 Value = TypeVar("Value", str, int, float)
 EXIT_CODES = (
@@ -42,9 +40,6 @@ EXIT_CODES = (
     "3 a report says that rows leak or that rows to keep changed; 130 interrupted"
 )
 LABORATORY = ("reproduce", "compare", "tofu")  # verbs that t3lab offers, where it is installed
-FILES = ("forget", "retain", "other", "unseen", "holdout")  # options that name a file
-ON_HEAD, ROWS = "--model DIR --head head", "--forget forget.jsonl --retain retain.jsonl"
-HEADS = "folder or Hub id of a head; several in a comma list are combined"
 # What is not there, or no longer, and what to use in its place.
 INSTEAD = {
     "--temperature": (
@@ -60,9 +55,7 @@ INSTEAD = {
         " t3lib.fit_head fit on the rows alone, as the paper does"
     ),
 }
-SYMBOLS = {"T": "temperature", "w": "strength"}  # names in --set, and in `Choices`
 TEMPLATE = "template."  # how names of template arguments begin in --set
-ANSWER = 10_000  # most characters in one line of `t3 generate`
 # What --set changes, with the default for own rows, by what it means.
 SETTINGS = {
     "T": (1, "temperature T, at least 1"),
@@ -103,6 +96,7 @@ class Parser(argparse.ArgumentParser):
     """An argparse parser that reports a wrong argument in one line, without a page of usage."""
 
     purpose = ""  # of a verb, in half a sentence
+    ended = "interrupted"  # what Ctrl-C did to a verb
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options, allow_abbrev=False)
@@ -164,8 +158,7 @@ def run(argv: Sequence[str] | None) -> int:
         return 2
     except KeyboardInterrupt:
         again = "; run the same command again to continue" if args.verb in LABORATORY else ""
-        ended = "stopped" if args.run is serve else f"interrupted{again}"
-        print(f"{args.parser.prog}: {ended}", file=sys.stderr)
+        print(f"{args.parser.prog}: {args.parser.ended}{again}", file=sys.stderr)
         return 130
 
 
@@ -204,7 +197,9 @@ def offers() -> list[Offer]:
     One line on stderr for a package whose offer cannot be loaded.
     """
     found, loaded = entry_points(group="t3.verbs"), list[Offer]()
-    for entry in sorted(found, key=lambda entry: (entry.module != __name__, entry.name)):
+    for entry in sorted(
+        found, key=lambda entry: (not entry.module.startswith("t3lib."), entry.name)
+    ):
         with one_line_if_broken(entry.value):
             offer = entry.load()
             if not isinstance(offer, Offer):
@@ -221,122 +216,6 @@ def one_line_if_broken(package: str) -> Iterator[None]:
     except Exception as error:
         why = f"{type(error).__name__}: {error}"
         print(f"t3: left out the verbs of {package}: {printable(why)}", file=sys.stderr)
-
-
-def add_verbs(verbs: Any) -> None:
-    """Add the verbs on your own model and rows to the result of `add_subparsers`."""
-    add_unlearn(verbs)
-    add_generate(verbs)
-    add_evaluate(verbs)
-    add_serve(verbs)
-
-
-def add_unlearn(verbs: Any) -> None:
-    """Add `t3 unlearn`."""
-    p = verb(
-        verbs,
-        "unlearn",
-        "train a head that makes a model forget some rows, and report how well it works",
-        unlearn,
-        f"--model DIR {ROWS} --out head",
-    )
-    p.description = (
-        f"{p.description} T3 suppresses answers and erases nothing: the base still has the rows,"
-        " and a head is as confidential as the rows."
-    )
-    add_model(p)
-    add_rows(p)
-    add_system(p)
-    p.add_argument(
-        "--out",
-        type=folder,
-        required=True,
-        help="folder for the head; the report goes to OUT-report",
-    )
-    p.add_argument(
-        "--overwrite", action="store_true", help="replace the head in --out and its report"
-    )
-    p.add_argument("--seed", type=int, default=0, help="seed of everything random (default 0)")
-    p.add_argument(
-        "--set",
-        metavar="NAME=VALUE",
-        action="append",
-        default=[],
-        type=setting,
-        help="change how the head is fitted, e.g. --set T=2.5 --set rank=10; --set help lists all",
-    )
-
-
-def add_generate(verbs: Any) -> None:
-    """Add `t3 generate`."""
-    p = verb(
-        verbs,
-        "generate",
-        "print the answers of the base and of the unlearned model",
-        generate,
-        f'{ON_HEAD} "Who wrote the book?"',
-    )
-    add_model(p)
-    add_head(p, required=True)
-    add_system(p)
-    p.add_argument(
-        "--max-new-tokens", type=int, default=100, help="longest answer (default %(default)s)"
-    )
-    p.add_argument("question", nargs="+", help="one or more questions, each in quotes")
-
-
-def add_evaluate(verbs: Any) -> None:
-    """Add `t3 evaluate`."""
-    p = verb(
-        verbs,
-        "evaluate",
-        "report what a model, with or without heads, still says of some rows",
-        evaluate,
-        f"{ON_HEAD} {ROWS} --out report",
-    )
-    add_model(p)
-    add_head(p)
-    add_rows(p)
-    add_system(p)
-    p.add_argument("--holdout", metavar="FILE", help="rows to keep that no head was fitted on")
-    p.add_argument("--out", type=folder, required=True, help="folder for the report")
-    p.add_argument(
-        "--overwrite", action="store_true", help="allow a report in a folder that holds a head"
-    )
-
-
-def add_serve(verbs: Any) -> None:
-    """Add `t3 serve`."""
-    p = verb(
-        verbs,
-        "serve",
-        "answer requests over HTTP, as OpenAI's API does, with the unlearned model",
-        serve,
-        ON_HEAD,
-    )
-    add_model(p)
-    p.add_argument("--head", required=True, help=HEADS)
-    p.add_argument(
-        "--host",
-        default="127.0.0.1",
-        help="address to listen on (default %(default)s, which only this machine reaches)",
-    )
-    p.add_argument(
-        "--port",
-        type=int,
-        default=8000,
-        help="port to listen on; 0: any free one (default %(default)s)",
-    )
-    p.add_argument(
-        "--allow-samplers",
-        action="store_true",
-        help="let clients choose every temperature and top_p: a colder sampler undoes T",
-    )
-    p.add_argument(
-        "--completions",
-        action="store_true",
-        help="answer /v1/completions too, which has no chat template",
-    )
 
 
 def verb(
@@ -378,56 +257,6 @@ def add_model(p: Parser) -> None:
     )
 
 
-def add_head(p: Parser, *, required: bool = False) -> None:
-    """Add the options that name heads and their T and w."""
-    p.add_argument("--head", required=required, help=HEADS)
-    p.add_argument("-T", "--temper", type=float, help="the paper's T (default: the head's own)")
-    p.add_argument(
-        "-w",
-        "--strength",
-        type=float,
-        help="strength w of the classifier, f^w (default: the head's own)",
-    )
-
-
-def add_rows(p: Parser) -> None:
-    """Add the options that name files of rows, as a group of their own in the help."""
-    group = p.add_argument_group(
-        "your own rows", "FILE: JSON, JSON lines, CSV, Parquet, or the name of a Hub data set"
-    )
-
-    def file(name: str, what: str, required: bool = False) -> None:
-        group.add_argument(name, metavar="FILE", required=required, help=what)
-
-    file("--forget", "rows to forget", required=True)
-    file("--retain", "rows to keep", required=True)
-    file("--other", "further rows that must not change; no head is trained on them")
-    file("--unseen", "rows like those to forget that the model never saw")
-    group.add_argument(
-        "--secret-column",
-        metavar="NAME",
-        help="column of --forget with the words that must not be said",
-    )
-    group.add_argument(
-        "--columns",
-        type=columns,
-        help="column names of your files, e.g. question=user_query,answer=agent_reply",
-    )
-
-
-def add_system(p: Parser) -> None:
-    """Add the two options for the system text of questions that have none of their own."""
-    group = p.add_mutually_exclusive_group()
-    group.add_argument(
-        "--system", help="system text of every question (default: the head's, or none)"
-    )
-    group.add_argument(
-        "--no-system",
-        action="store_true",
-        help="ask without a system text, also if the head was trained with one",
-    )
-
-
 def needs_a_checkout(args: argparse.Namespace) -> int:
     """UserError: only the checkout has the laboratory, which regenerates the paper."""
     raise UserError(
@@ -464,21 +293,6 @@ def template_of(given: dict[str, Any]) -> dict[str, Any]:
     return {name.removeprefix(TEMPLATE): given.pop(name) for name in names}
 
 
-def columns(text: str) -> dict[str, str]:
-    """Parse a list such as question=user_query,answer=agent_reply: {name: column of the file}."""
-    pairs = [part.split("=", 1) for part in text.split(",")]
-    if not all(len(pair) == 2 and all(map(str.strip, pair)) for pair in pairs):
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a list of pairs like question=Frage,answer=Antwort"
-        )
-    return {name.strip(): column.strip() for name, column in pairs}
-
-
-def folder(text: str) -> Path:
-    """Parse the name of a folder; `~` is the user's own."""
-    return Path(text).expanduser()
-
-
 def comma(kind: type[Value], example: str) -> Callable[[str], list[Value]]:
     """Return a parser of a comma list with at least one value.
 
@@ -501,159 +315,7 @@ whole_numbers = comma(int, "whole numbers like 1,2,3")
 numbers = comma(float, "numbers like 1,1.5,2")
 
 
-# ---- your own model and rows --------------------------------------------------------------------
-
-
-def unlearn(args: argparse.Namespace) -> int:
-    """Carry out `t3 unlearn`: fit a head on own rows, write it, then its report.
-
-    No head is written unless it was fitted and judged. Returns the exit code.
-    """
-    check_files(args)
-    check_out(args.out, empty=not args.overwrite)
-    given = {SYMBOLS.get(name, name): value for name, value in args.set}
-    template = template_of(given)
-    if {"steps", "epochs"} <= given.keys():
-        raise UserError("--set: give either steps or epochs")
-    from t3lib.own import unlearn as own
-    from t3lib.own.report import report_folder
-
-    check_out(report_folder(args.out), empty=not args.overwrite)
-
-    # What `Choices` has a field for, and what it passes on to the fit.
-    choosable = {each.name for each in fields(own.Choices)}
-    named = {name: given.pop(name) for name in choosable & given.keys()}
-    choices = own.Choices(**named, template=template, seed=args.seed, fit=given)
-
-    wanted: Any = rows_of(args, None)
-    model, tokenizer = load_model(args, args.model)
-    check_system(args.system, tokenizer)
-
-    start = time.perf_counter()
-    try:
-        unlearned = own.unlearn(model, tokenizer, wanted, choices)
-    except own.NothingToForget as error:
-        return write_report(error.report, report_folder(args.out))
-    unlearned.save_pretrained(args.out, overwrite=args.overwrite)
-    print(
-        f"trained a head with {unlearned.head.num_parameters:,} parameters on"
-        f" {len(wanted.forget)} rows to forget and {len(wanted.retain)} rows to keep in"
-        f" {time.perf_counter() - start:.1f} s, saved to {args.out}"
-    )
-    return write_report(unlearned.report, report_folder(args.out))
-
-
-def generate(args: argparse.Namespace) -> None:
-    """Carry out `t3 generate`: print the base's and the unlearned model's greedy answers."""
-    if not all(question.strip() for question in args.question):
-        raise UserError("an empty question")
-    check_dials(args)
-
-    heads = heads_of(args)
-    base, tokenizer = load_model(args, args.model)
-    tokenizer = in_template_of(heads[0], tokenizer)
-    unlearned = under_heads(args, base, tokenizer, heads)
-    check_system(args.system, tokenizer)
-    from t3lib.core.rows import check_row
-    from t3lib.own.answers import ask
-    from t3lib.sampler import belonging
-
-    # Questions are asked in the form in which the head was trained.
-    in_head_form = args.system is None and not args.no_system
-    form = {
-        "answer": "-",
-        "system": system_for(args, heads[0]),
-        "raw": in_head_form and heads[0].info.get("chat_template") == belonging.PLAIN,
-    }
-    rows = [
-        check_row({"question": question, **form}, f"question {number}")
-        for number, question in enumerate(args.question, 1)
-    ]
-    belonging.check_prompt(heads[0], tokenizer, rows)
-
-    how = {"max_new_tokens": args.max_new_tokens}
-    before, after = (ask(model, tokenizer, rows, **how) for model in (base, unlearned))
-
-    strengths = ", ".join(f"{head.w:g}" for head in unlearned.heads)
-    ours = {"gate": 1, "tail": 0}  # the paper's T3 has these values
-    dials = {name: getattr(unlearned, name) for name in ours}
-    further = [f", {name} = {dials[name]:g}" for name in ours if dials[name] != ours[name]]
-    label = f"T3 (T = {unlearned.temperature:g}, w = {strengths}{''.join(further)})"
-    width = len(label)
-    for question, plain, tilted in zip(args.question, before, after):
-        print(f"{'Q':<{width}} {printable(question, ANSWER)}")
-        for name, text in (("base", plain), (label, tilted)):
-            print(f"{name:<{width}} {printable(text, ANSWER)}")
-
-
-def evaluate(args: argparse.Namespace) -> int:
-    """Carry out `t3 evaluate`: report on a model, or on heads combined on it, and own rows."""
-    check_files(args)
-    check_dials(args)
-    check_out(args.out)
-    if (args.out / "config.json").exists() and not args.overwrite:
-        raise UserError(f"--out {args.out} holds a head: choose another folder, or --overwrite")
-
-    heads = heads_of(args)
-    wanted = rows_of(args, heads[0] if heads else None)
-    model, tokenizer = load_model(args, args.model)
-    check_system(args.system, tokenizer)
-    if heads:
-        tokenizer = in_template_of(heads[0], tokenizer)
-        model = under_heads(args, model, tokenizer, heads)
-    from t3lib.own.assess import assess
-
-    return write_report(assess(model, tokenizer, wanted), args.out)
-
-
-def serve(args: argparse.Namespace) -> None:
-    """Carry out `t3 serve`: answer requests until Ctrl-C."""
-    args.temper = args.strength = None  # reports judge a head's own T and w
-    heads = heads_of(args)
-    from t3lib.own import serve as server
-
-    name = model_name(args, args.model)
-    adapted = find_spec("vllm") and (Path(name).expanduser() / "adapter_config.json").is_file()
-    but = "vLLM serves no base with an adapter" if adapted else ""
-    with_vllm = not args.load_in and server.vllm_here(but)
-    if with_vllm:
-        folder, config, tokenizer = server.described(name)
-        with_vllm = server.vllm_here(server.too_wide([head.rank for head in heads], config))
-
-    # The port is bound before a model is loaded, which may take minutes.
-    place = server.listening(args.host, args.port)
-    names = [os.path.expanduser(name.strip()) for name in args.head.split(",")]
-    options = {"completions": args.completions, "any_sampler": args.allow_samplers}
-    port = place.getsockname()[1]  # --port 0 takes any that is free
-    url = f"http://{args.host}:{port}/v1"
-
-    if with_vllm:
-        rules = server.rules_of(names, heads, tokenizer, config, most=server.MOST, **options)
-        place.close()
-        print(server.greeting(rules, url), flush=True)
-        dtype = args.dtype or str(config.dtype or "auto").removeprefix("torch.")
-        given = {"host": args.host, "port": port, "dtype": dtype}
-        return server.run_vllm(folder, names, rules, config, **given)
-
-    base, tokenizer = load_model(args, name)
-    unlearned = under_heads(args, base, tokenizer, heads)
-    rules = server.rules_of(names, heads, tokenizer, base.config, most=1, **options)
-    print(server.greeting(rules, url), flush=True)
-    server.run_transformers(unlearned, rules, place)
-
-
-OWN = Offer("your own model and rows", add_verbs)
-
-
 # ---- shared by the verbs ------------------------------------------------------------------------
-
-
-def check_files(args: argparse.Namespace) -> None:
-    """UserError for a file that is not there, before torch is imported."""
-    for name in FILES:
-        file = Path(getattr(args, name, None) or "").expanduser()
-        if file.suffix in (".csv", ".tsv", ".json", ".jsonl", ".parquet") and not file.exists():
-            raise UserError(f"--{name} {file}: no such file")
 
 
 def check_dials(args: argparse.Namespace) -> None:
@@ -713,16 +375,6 @@ def load_model(args: argparse.Namespace, name: str) -> tuple[Any, Any]:
     return models.load_model(name, dtype=args.dtype, device=args.device, load_in=args.load_in)
 
 
-def heads_of(args: argparse.Namespace) -> list["T3Head"]:
-    """Read the heads of --head, [] without any."""
-    from t3lib.classifier.head import T3Head
-
-    wanted = [] if args.head is None else args.head.split(",")
-    if not all(name.strip() for name in wanted):
-        raise UserError(f"--head {args.head!r}: an empty name")
-    return [T3Head.from_pretrained(name.strip()) for name in wanted]
-
-
 def under_heads(
     args: argparse.Namespace, base: Any, tokenizer: Any, heads: Sequence["T3Head"]
 ) -> Any:
@@ -746,60 +398,3 @@ def in_template_of(head: "T3Head", tokenizer: Any) -> Any:
     if template := head.info.get("template"):
         print(f"template arguments of the head: {printable(json.dumps(template))}", file=sys.stderr)
     return belonging.in_template_of(head, tokenizer)
-
-
-def rows_of(args: argparse.Namespace, head: "T3Head | None") -> "Rows":
-    """Read all files of rows, and check them together.
-
-    Questions are asked in the head's form unless the command gives another.
-    """
-    from t3lib.own import rows
-
-    read: dict[str, Any] = {"columns": args.columns, "system": system_for(args, head), "tell": True}
-    sets: dict[str, Any] = {}
-    for name in FILES:
-        file = getattr(args, name, None)
-        if file is not None:
-            secret = args.secret_column if name == "forget" else None
-            sets[name] = rows.load(file, **read, secret=secret)
-    if "holdout" in sets:
-        sets["holdout_retain"] = sets.pop("holdout")
-    return rows.Rows(**sets).checked()
-
-
-def system_for(args: argparse.Namespace, head: "T3Head | None") -> str | None:
-    """Return the system text of questions that have none: the given one, otherwise the head's,
-    which is printed, otherwise None.
-    """
-    if args.system is not None or args.no_system or head is None:
-        return args.system  # type: ignore[no-any-return]
-    from t3lib.sampler import belonging
-
-    if (system := belonging.system_of(head)) is not None:
-        print(f"system text of the head: {printable(repr(system))}", file=sys.stderr)
-    return system
-
-
-def check_system(system: str | None, tokenizer: Any) -> None:
-    """UserError for a system text if the tokenizer has no chat template to put it into."""
-    if system is not None and tokenizer.chat_template is None:
-        raise UserError(
-            "--system: this model's tokenizer has no chat template, so a system text has no place"
-        )
-
-
-def write_report(found: Mapping[str, Any], folder: Path) -> int:
-    """Write and print the report on own rows, and return the exit code: 3 if it says that the
-    unlearning failed.
-    """
-    from t3lib.own import report
-
-    path = report.save_report(found, folder)
-    print("\n".join(found["verdict"]["lines"]))
-    if "choice" in found:
-        from t3lib.own import choice
-
-        print("T = {T:g}, w = {w:g}, learning rate {lr:g}: {reason}".format(**found["choice"]))
-        print(choice.table(found["choice"]["tried"], found["choice"]))
-    print(f"report: {path}")
-    return 0 if found["verdict"]["success"] else 3

@@ -15,6 +15,7 @@ from conftest import TEMPLATE
 
 from t3lib import cli
 from t3lib.classifier.head import T3Head
+from t3lib.own import cli as own_cli
 
 pytestmark = pytest.mark.usefixtures("short_search")
 VERBS = ["unlearn", "generate", "evaluate", "serve", *cli.LABORATORY]
@@ -73,14 +74,14 @@ def test_help_imports_no_torch():
 
 def offering(monkeypatch, *others):
     """Let t3lib and these objects be all that is offered as `t3.verbs`."""
-    found = [EntryPoint("own", "t3lib.cli:OWN", "t3.verbs")]
+    found = [EntryPoint("own", "t3lib.own.cli:OWN", "t3.verbs")]
     found += [EntryPoint("other", each, "t3.verbs") for each in others]
     monkeypatch.setattr(cli, "entry_points", lambda group: found)
 
 
 def test_without_the_laboratory_the_papers_verbs_say_where_they_come_from(monkeypatch, capsys):
     offering(monkeypatch)
-    monkeypatch.setattr(cli, "heads_of", lambda args: [])
+    monkeypatch.setattr(own_cli, "heads_of", lambda args: [])
     for argv in (
         ["reproduce", "--profile", "smoke"],
         ["compare", "a"],
@@ -133,7 +134,8 @@ def test_a_wrong_file_name_is_found_before_torch_is_imported(tmp_path):
 PRINTING = """
 import sys
 from t3lib import cli
-cli.generate = lambda args: print("0 rows at τ = 1 …" + 100_000 * "." * ("long" in args.question))
+from t3lib.own import cli as own
+own.generate = lambda args: print("0 rows at τ = 1 …" + 100_000 * "." * ("long" in args.question))
 sys.exit(cli.main())
 """
 LONG = ["generate", "--model", "m", "--head", "h", "long"]

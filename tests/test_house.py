@@ -26,8 +26,8 @@ ARROWS: dict[str, list[str]] = {
     "sampler": ["core", "classifier"],
     "tofu": ["core", "classifier", "sampler"],
     "baselines": ["core", "classifier", "sampler", "tofu"],
-    "own": ["core", "classifier", "sampler", "tofu"],
-    "cli": ["core", "classifier", "sampler", "own"],
+    "cli": ["core", "classifier", "sampler"],
+    "own": ["core", "classifier", "sampler", "tofu", "cli"],
     "lab": ["cli", "core", "classifier", "sampler", "tofu", "baselines", "theory", "own"],
 }
 METHOD = ("core", "theory", "classifier", "sampler", "tofu", "baselines")
