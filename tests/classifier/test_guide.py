@@ -10,13 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_classifier import SHORT, V, plan_of, problem
 
-from t3lib.classifier.features import tokens_of
+from t3lib.classifier.features import extract_features, tokens_of
 from t3lib.classifier.fit import fit_head, fit_heads
 from t3lib.classifier.guide import choose_ngrams, count_ngrams, soft_labels
 from t3lib.classifier.head import T3Head
 from t3lib.core.errors import UserError
-from t3lib.core.rows import Example
+from t3lib.core.models import pad_id
+from t3lib.core.rows import Example, encode_rows
 from t3lib.core.settings import FitSettings
+from t3lib.tofu.likelihood import Reading, answer_probabilities
 
 TEXTS = [1, 2, 3, 4, 5], [1, 2, 3, 4, 6], [1, 2, 5, 5, 5, 5], [1, 7, 3]
 ROWS = [Example(ids, 2) for ids in TEXTS]
@@ -210,3 +212,30 @@ def test_ngrams_that_cannot_be_counted_are_refused_in_a_line(arguments):
     with pytest.raises(UserError, match="an n-gram model needs") as error:
         count_ngrams(*arguments)
     assert "\n" not in str(error.value)
+
+
+# ---- models as guides ----------------------------------------------------------------------------
+
+
+def test_any_causal_lm_is_a_guide(tiny_model, tokenizer):
+    """Its probabilities are those of a plain forward pass, in the order of the features."""
+    forget = [
+        {"question": f"Who is {i}?", "answer": "Mara " + "of the hills " * i} for i in (3, 0, 1)
+    ]
+    keep = [{"question": "Where?", "answer": "In Oslo, by the sea"}]
+    examples = encode_rows(tokenizer, forget)
+    found = answer_probabilities(tiny_model, examples, Reading(pad_id(tokenizer)))
+    wanted = []
+    for example in examples:
+        with torch.no_grad():
+            p = tiny_model(torch.tensor([example.ids])).logits[0].softmax(-1)
+        places = range(example.n_prompt, len(example.ids))
+        wanted += [p[place - 1, example.ids[place]].item() for place in places]
+    assert found.tolist() == pytest.approx(wanted, rel=1e-4)
+
+    ngrams = count_ngrams(encode_rows(tokenizer, keep), len(tokenizer))
+    labels = soft_labels(found, ngrams.probabilities(examples))
+    features = extract_features(tiny_model, tokenizer, forget, keep)
+    head = fit_head(features, vocab_size=len(tokenizer), labels=labels, epochs=2, warmup_epochs=1)
+    said = [token for example in examples for token in example.ids[example.n_prompt :]]
+    assert features.y[: len(labels)].tolist() == said and torch.isfinite(head.A).all()
