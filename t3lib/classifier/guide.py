@@ -18,7 +18,8 @@ mean label. If (x, y) is drawn with weight m_f from rows to forget and m_r from 
 Where only rows to forget occur this is t, so p f* = min(p, p̃): without tempering, and before
 normalisation, no learned token is more probable than under the guide. Harmless words, which the
 guide expects too, keep their probability. About tokens that no row has in this context the labels
-say nothing; there f is what the head makes of similar contexts.
+say nothing; there f is what the head makes of similar contexts. A fitted f is only near f*, so
+tempering is still of use (Theorem 3.7).
 
 Why min(1, ·). f is a probability, so it can only make tokens less probable, and a token that the
 guide finds more probable than the base gives nothing away. In the paper's model,
@@ -146,8 +147,11 @@ def choose_ngrams(
     candidate under which their answers are most probable is chosen. Rows about persons or subjects
     that `examples` never mentions stand best for rows to forget.
 
-    The result is counted from both. Errors as of `count_ngrams`.
+    The result is counted from both. Errors as of `count_ngrams`; UserError also without held-out
+    rows.
     """
+    if not held_out:
+        raise UserError("an n-gram model needs held-out rows for its order and discount")
     counted = count_ngrams(examples, vocab_size, max(orders))
     candidates = [
         replace(counted, order=n, discount=discount) for n, discount in product(orders, discounts)

@@ -212,6 +212,8 @@ def test_ngrams_that_cannot_be_counted_are_refused_in_a_line(arguments):
     with pytest.raises(UserError, match="an n-gram model needs") as error:
         count_ngrams(*arguments)
     assert "\n" not in str(error.value)
+    with pytest.raises(UserError, match="an n-gram model needs held-out rows"):
+        choose_ngrams(ROWS, [], 9)
 
 
 # ---- models as guides ----------------------------------------------------------------------------
