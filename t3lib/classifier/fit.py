@@ -3,8 +3,9 @@
     L(A, B) = (1/n) Σ_i ℓ(σ(B[y_i] · A x_i), s_i),   ℓ(f, s) = −s ln f − (1 − s) ln(1 − f)   (Eq. 3)
 
 The sum is over the n answer tokens of a step: y_i is such a token, x_i the mean hidden state of all
-tokens before it, and s_i is 1 for a retain row and 0 for a forget row. Weight decay is the
-optimiser's, in place of Eq. 3's λ‖φ‖² with φ = (A, B). Only the rows B[y_i] of the true next
+tokens before it, and s_i is 1 for a retain row and 0 for a forget row. In place of 0, tokens of
+forget rows can have soft labels between 0 and 1 (ours, see `t3lib.classifier.guide`). Weight decay
+is the optimiser's, in place of Eq. 3's λ‖φ‖² with φ = (A, B). Only the rows B[y_i] of the true next
 tokens enter, so the |V| logits are never computed. Rows of B whose token is no target in any step
 have no gradient from the data: only weight decay moves them, and `untouched_rows` computes that
 directly.
@@ -20,6 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 from t3lib.classifier.features import Features, tokens_of
@@ -28,6 +30,7 @@ from t3lib.core.errors import Diverged, UserError
 from t3lib.core.progress import progress_bar
 from t3lib.core.settings import FitSettings, fit_settings
 
+Labels = Tensor | NDArray[np.floating]
 PART = 2**14  # rows of the features that are searched for NaN at once
 
 
@@ -36,19 +39,22 @@ def fit_head(
     *,
     vocab_size: int,
     device: str | None = None,
+    labels: Labels | None = None,
     **settings: Any,
 ) -> T3Head:
     """Fit one head (A (h, d), B (V, h)) on features; return it on the CPU.
 
-    vocab_size: V of the base. device: where to fit, by default the features' `device`. settings: as
-    in `FitSettings`.
+    vocab_size: V of the base. device: where to fit, by default the features' `device`.
+    labels: (n,) soft labels from 0 to 1 of the n answer tokens of the forget rows, in their order
+    in `features` (see `t3lib.classifier.guide.soft_labels`). None is the paper's label, 0 for all.
+    settings: as in `FitSettings`.
 
     Deterministic for given features, settings, machine and number of threads. UserError for
-    features of forget rows or retain rows alone, a target outside the vocabulary, or a setting that
-    is out of range. Diverged if the head has weights that are not finite at the end; UserError
-    instead if features that are not finite explain it.
+    features of forget rows or retain rows alone, a target outside the vocabulary, labels of another
+    shape or range, or a setting that is out of range. Diverged if the head has weights that are not
+    finite at the end; UserError instead if features that are not finite explain it.
     """
-    [head] = fit_heads(features, [settings], vocab_size=vocab_size, device=device)
+    [head] = fit_heads(features, [settings], vocab_size=vocab_size, device=device, labels=labels)
     return head
 
 
@@ -58,6 +64,7 @@ def fit_heads(
     *,
     vocab_size: int,
     device: str | None = None,
+    labels: Labels | None = None,
 ) -> list[T3Head]:
     """Fit several heads at once; each equals the head that `fit_head` gives, up to rounding.
 
@@ -69,6 +76,7 @@ def fit_heads(
     """
     wanted = [fit_settings(values) for values in settings_list]
     _check(features, vocab_size)
+    targets = _targets(features, labels)
     place = torch.device(device or features.device)
 
     # Heads that draw the same rows are fitted together.
@@ -81,7 +89,7 @@ def fit_heads(
     with progress_bar(total=total, unit="epoch", desc="heads") as bar:
         for group in together.values():
             settings = [wanted[index] for index in group]
-            fitted = _fit_together(features, settings, vocab_size, place, bar.update)
+            fitted = _fit_together(features, targets, settings, vocab_size, place, bar.update)
             heads |= zip(group, fitted)
     return [heads[index] for index in range(len(wanted))]
 
@@ -98,6 +106,22 @@ def _check(features: Features, vocab_size: int) -> None:
         raise UserError(
             f"features have the target token {top}, outside a vocabulary of {vocab_size}"
         )
+
+
+def _targets(features: Features, labels: Labels | None) -> Tensor:
+    """Return the label of every answer token (N,), float32; arguments and errors of `fit_head`."""
+    s = features.s[features.row].float()
+    if labels is None:
+        return s
+    soft, forget = torch.as_tensor(labels, dtype=torch.float32, device="cpu"), s == 0
+    if soft.shape != (int(forget.sum()),):
+        raise UserError(
+            f"labels: expected one for each of the {int(forget.sum())} answer tokens of the forget"
+            f" rows, found an array of shape {tuple(soft.shape)}"
+        )
+    if not ((soft >= 0) & (soft <= 1)).all():  # not true of NaN either
+        raise UserError("labels must be numbers from 0 to 1")
+    return s.masked_scatter(forget, soft)
 
 
 # ---- the plan -----------------------------------------------------------------------------------
@@ -149,6 +173,7 @@ def learning_rates(lr: float, warmup: int, total: int) -> list[float]:
 @torch.enable_grad()
 def _fit_together(
     features: Features,
+    targets: Tensor,
     settings: Sequence[FitSettings],
     vocab_size: int,
     device: torch.device,
@@ -156,6 +181,7 @@ def _fit_together(
 ) -> list[T3Head]:
     """Fit heads that see the same rows in the same order; return them on the CPU.
 
+    targets: (N,) float32, the label of every answer token.
     advance: called after every step with the step's share of an epoch. Errors as of `fit_head`.
     """
     first, epochs, starts = settings[0], settings[0].epochs, features.starts
@@ -173,7 +199,7 @@ def _fit_together(
     active = features.y[tokens_of(np.unique(np.concatenate(plan)), starts)].unique()
     # y: index of the target among `active`. For tokens that no step draws it means nothing.
     x, y = features.x.to(device), torch.searchsorted(active, features.y).to(device)
-    s = features.s[features.row].float().to(device)
+    s = targets.to(device)
 
     most = max(int(starts.diff()[torch.as_tensor(rows)].sum()) for rows in plan)
     kept = x.new_empty((most, x.shape[1]))  # fresh memory in each step took half of its time
@@ -248,8 +274,8 @@ def optimiser(
 def step_loss(x: Tensor, y: Tensor, s: Tensor, A: Sequence[Tensor], B: Sequence[Tensor]) -> Tensor:
     """Eq. 3's data term, the mean over the n tokens of one step, summed over independent heads.
 
-    x: (n, d) features. y: (n,) indices into the rows of B, of the targets. s: (n,) float,
-    1 = retain, 0 = forget. A: one (h, d) for each head. B: one (rows, h) for each head.
+    x: (n, d) features. y: (n,) indices into the rows of B, of the targets. s: (n,) float, 1 =
+    retain, 0 = forget or a soft label. A: one (h, d) for each head. B: one (rows, h) for each head.
     """
     z = (x @ torch.cat(list(A)).T).split([len(a) for a in A], dim=1)
     logits = [(part * F.embedding(y, b)).sum(1) for part, b in zip(z, B)]

@@ -242,6 +242,18 @@ def token_scores(
     return scores
 
 
+def answer_probabilities(
+    model: Any, examples: Sequence[Example], reading: Reading, tilt: Tilt = UNTILTED[0]
+) -> NDArray[np.float64]:
+    """Return p(token | prefix) of every answer token, one row after the other, in one array.
+
+    tilt: of the model, by default none. In the order of `Features`, so that the result for rows to
+    forget is an argument of `t3lib.classifier.guide.soft_labels`.
+    """
+    scores = token_scores(model, examples, reading, [tilt])
+    return np.exp(-np.concatenate([losses[0] for losses, _ in scores]))
+
+
 def answer_tokens(example: Example, ends: Sequence[int]) -> int:
     """Return the number of answer tokens without the end of turn. An answer that is only an end of
     turn keeps it.

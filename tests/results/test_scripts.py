@@ -26,6 +26,11 @@ SCRIPTS = [  # script, its arguments, files that it must write
         ["tables/worlds_each.csv", "tables/worlds.csv", "figures/worlds.svg", "made.json"],
     ),
     (
+        "cpu-worlds/guided.py",
+        ["--worlds", "1", "--ceiling"],
+        ["tables/guided_each.csv", "tables/guided.csv", "guided/made.json"],
+    ),
+    (
         "attacks/make.py",
         ["--methods", "Retrained,NPO,T3,T3 (T = 1),T3 (gated)", "--seeds", "1"],
         ["tables/recover.csv", "tables/requests.csv", "attacks.json"],
@@ -92,6 +97,32 @@ def test_the_summary_of_worlds_is_that_of_the_committed_runs():
     made = runpy.run_path(str(RESULTS / "cpu-worlds/make.py"))
     each, table = (committed("cpu-worlds/make.py", name) for name in ("worlds_each", "worlds"))
     pd.testing.assert_frame_equal(made["summary"](each), table, check_dtype=False)
+
+
+def test_a_guided_setting_is_chosen_in_world_0_and_holds_beside_the_floor():
+    """The least Retain Error whose leak is small; world 4 has the same setting chosen, and holds
+    only where every measure is in its bound.
+    """
+    columns = ["world", "guide", "lr", "leak", "leak_se", "retain_error", "forget_error"]
+    rows = [
+        (0, "Retrained", None, 0.05, 0.01, 0.10, 0.10),
+        (0, "3-gram", 0.02, 0.08, 0, 0.10, 0.10),  # its leak is too large
+        (0, "3-gram", 0.04, 0.069, 0, 0.11, 0.14),
+        (0, "3-gram", 0.08, 0.01, 0, 0.12, 0.30),
+        (4, "Retrained", None, 0.03, 0.01, 0.20, 0.20),
+        (4, "3-gram", 0.02, 0.02, 0, 0.20, 0.20),
+        (4, "3-gram", 0.04, 0.02, 0, 0.24, 0.20),  # its Retain Error is too large
+        (4, "3-gram", 0.08, 0.02, 0, 0.20, 0.31),  # its Forget Error
+    ]
+    same = {"split": "forget10", "temperature": 2.0, "gate": 0.9, "total_variation": 0.5}
+    same |= {"recited": 0.0, "kept": 1.0, "ks_statistic": 0.1, "forget_quality": 0.5}
+    each = pd.DataFrame(rows, columns=columns).assign(**same)
+    script = runpy.run_path(str(RESULTS / "cpu-worlds" / "guided.py"))
+    found = script["judged"](each)
+    assert found.index[found["chosen"]].tolist() == [2, 6]
+    assert found.index[found["holds"]].tolist() == [0, 2, 4, 5]
+    none = script["judged"](each.assign(forget_quality=0.01))
+    assert not none["holds"].any()
 
 
 def test_a_finished_study_is_made_again_from_a_commit_that_has_its_script():
