@@ -171,7 +171,7 @@ class Question:
 
 @dataclass(frozen=True)
 class PromptFormat:
-    """Around a question: a chat or plain text, and which system text.
+    """How a question is put to a model: in a chat or as plain text, with which system text.
 
     raw: plain text instead of a chat. system: system text, or None for no system turn.
     """
