@@ -14,8 +14,8 @@ logarithm of the classifier's factor f.
 Reading order. Each package imports only packages named before it:
     core         errors, names, settings, files, rows, models: what all other packages use
     classifier   head, pooling, features, fit: f and how it is fitted; artefact: a head on disk
-    sampler      wrapped, tilt: generation; belonging: which model a head fits; one_call: all in one
-    tofu         data, reader, likelihood, writing, metrics, evaluation: probabilities, texts, …
+    sampler      wrapped, tilt: generation; belonging: which model a head fits
+    tofu         data, fit, reader, likelihood, writing, metrics, evaluation: the benchmark
     baselines    the unlearning methods that T3 is compared with
     theory       the Gaussian experiments and the bounds; without torch
     cli          the command `t3`, which finds the verbs of own and of the laboratory

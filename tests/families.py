@@ -2,7 +2,7 @@
 each.
 
 With T3_TEST_DEVICE=cuda the models, heads and prompts of tests/sampler/test_sampler_matrix.py,
-tests/sampler/test_unlearning.py and tests/classifier/test_features.py are on the GPU; the float64
+tests/tofu/test_fit.py and tests/classifier/test_features.py are on the GPU; the float64
 references stay on the CPU. Other tests are not adapted to a GPU, and with this setting some of them
 fail there. Of compiled decoding nothing runs on the GPU.
 """

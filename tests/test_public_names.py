@@ -37,7 +37,7 @@ assert callable(unlearn) and callable(evaluate) and theory.GaussianMixture
 
 BEFORE = {
     "at once": "",
-    "modules first": "import t3lib.sampler.one_call, t3lib.tofu.evaluation",
+    "modules first": "import t3lib.tofu.fit, t3lib.tofu.evaluation",
     "attributes first": "import t3lib\nt3lib.evaluate, t3lib.unlearn",
     "every module and star": EVERY_MODULE + STAR,
     "every module where Unix is missing": (

@@ -278,8 +278,8 @@ def fit(args: argparse.Namespace) -> None:
         given.setdefault("warmup_epochs", given["epochs"] / 4)
     settings = fit_settings(given)
     from t3lib.core.rows import check_disjoint, templated
-    from t3lib.sampler.one_call import fit_without_evidence
     from t3lib.tofu import data
+    from t3lib.tofu.fit import fit_on_rows
 
     source = source_of(args)
     forget, retain = (
@@ -288,7 +288,7 @@ def fit(args: argparse.Namespace) -> None:
     check_disjoint(forget, retain)
     model, tokenizer = model_of(args, args.model)
     tokenizer = templated(tokenizer, template)
-    head = fit_without_evidence(
+    head = fit_on_rows(
         model, tokenizer, forget, retain, settings, attention_mask=args.attention_mask
     )
     head.temperature, head.info["split"] = T, args.split

@@ -16,9 +16,9 @@ from t3lib.core.rows import Example, Row, encode_rows, question_of
 from t3lib.own.questions import (
     AS_WRITTEN,
     SAMPLED,
-    Form,
+    PromptFormat,
     Question,
-    form_of_row,
+    format_of_row,
     judging_questions,
     sealed_questions,
     small_talk,
@@ -39,7 +39,7 @@ from t3lib.tofu.writing import eos_ids, greedy
 
 MOST_FORGET = 200  # at most so many rows to forget are asked; more are drawn at random
 MOST_KEPT = 400  # the same for each set of rows to keep
-MATES = (12, 60)  # at least and at most so many other rows are asked in the same ways
+CONTROL_ROWS = (12, 60)  # at least and at most so many other rows are asked in every way
 SAMPLES = 16  # sampled answers to each question to forget, at each sampler
 # (sampler temperature, top-p) at which one answer to each question to keep is sampled
 KEPT_SAMPLERS = ((0.6, 0.9), (1.0, 1.0))
@@ -61,19 +61,19 @@ class Inquiry:
     rows: all rows, numbered from 0. The n rows to forget come first.
     kept: {name of a set: numbers of its rows, whose answers must not change}. If there are rows to
     forget, the last set is `GENERIC`.
-    alike: numbers of the rows that are asked in the same ways as the rows to forget, these
-    included. The others show what is said about a row without knowing it.
+    compared_rows: numbers of the rows that are asked in every way: the rows to forget, and control
+    rows. The answers about the control rows show which words are common.
     truths: the truths of all rows but the generic prompts. names: whom each question of these rows
     asks about.
     wanted: {(way of asking, row): words that count}, where the prompt gives a part of the truth.
-    questions: those about the rows `alike`, in every way of asking.
+    questions: those about the `compared_rows`, in every way of asking.
     sealed: questions about the rows to forget that are only reported.
     """
 
     rows: list[Row]
     n: int
     kept: dict[str, range]
-    alike: list[int]
+    compared_rows: list[int]
     truths: Truths
     names: list[frozenset[str]]
     wanted: dict[tuple[str, int], frozenset[str]]
@@ -94,7 +94,7 @@ class Inquiry:
 class Answers:
     """The answers of one model to an inquiry.
 
-    texts: {number of a row: {way of asking: answers}}, of the rows that were asked alike.
+    texts: {number of a row: {way of asking: answers}}, of the `compared_rows`.
     sealed: {number of a row to forget: {way of asking: answers}}, of the ways that are only
     reported.
     kept: {name of the set: {"greedy" or a sampler's name: one answer for each row}}.
@@ -116,18 +116,17 @@ def build_inquiry(
     forget: Sequence[Row],
     kept: Mapping[str, Sequence[Row]],
     others: Sequence[Row] = (),
-    head: Form | None = None,
+    head_format: PromptFormat | None = None,
 ) -> Inquiry:
     """Prepare all questions about some rows.
 
     forget: rows that the model should have forgotten.
     kept: {name: rows whose answers must not change}.
-    others: further rows of the same data, such as unseen rows. They are the first to be asked in
-    the same ways as the rows to forget, and help to find out what is said without knowing it.
-    head: the form in which `t3 generate` asks, by default that of most rows.
+    others: further rows of the same data, such as unseen rows. They are the first control rows.
+    head_format: the prompt format in which `t3 generate` asks, by default that of most rows.
 
     The items of a row to forget are the words of its field `secret`, or else those of its answer.
-    Rows to forget are also asked in the forms of the rows to keep, and in the form `head`. Where
+    Rows to forget are also asked in the formats of the rows to keep, and in `head_format`. Where
     there are some, generic prompts are asked as rows to keep.
     """
     rows, numbers = [*forget, *others], {}
@@ -139,19 +138,20 @@ def build_inquiry(
     truths = truths_of(rows)
     subjects = names([question for question, _ in pairs])
 
-    # The forms of prompt in which the rows to forget are asked beside their own.
-    of_kept = Counter(form_of_row(row) for some in kept.values() for row in some)
-    of_all = Counter(map(form_of_row, forget)) + of_kept
-    usual = head or next(iter(form for form, _ in of_all.most_common(1)), Form(False, None))
-    forms = {
-        f"in the form of the rows to keep{f' ({k})' if k > 1 else ''}": form
-        for k, (form, _) in enumerate(of_kept.most_common(3), 1)
+    # The prompt formats in which the rows to forget are asked beside their own.
+    of_kept = Counter(format_of_row(row) for some in kept.values() for row in some)
+    of_all = Counter(map(format_of_row, forget)) + of_kept
+    most = next((each for each, _ in of_all.most_common(1)), PromptFormat(False, None))
+    usual = head_format or most
+    formats = {
+        f"in the form of the rows to keep{f' ({k})' if k > 1 else ''}": prompt_format
+        for k, (prompt_format, _) in enumerate(of_kept.most_common(3), 1)
     } | {"as t3 generate asks": usual}
 
-    # Questions are numbered by place among the rows alike; here each gets the number of its row.
-    alike = [*range(n), *_mates(truths, n, n + len(others))]
-    by_place = judging_questions(tokenizer, [rows[number] for number in alike], forms)
-    questions = [replace(each, row=alike[each.row]) for each in by_place]
+    # Questions are numbered by place among these rows; here each gets the number of its row.
+    compared_rows = [*range(n), *_control_rows(truths, n, n + len(others))]
+    by_place = judging_questions(tokenizer, [rows[number] for number in compared_rows], formats)
+    questions = [replace(each, row=compared_rows[each.row]) for each in by_place]
 
     # A question whose prompt begins the answer counts only where words are left to give it away.
     wanted = {(each.way, each.row): _wanted(truths, pairs, each) for each in questions if each.rest}
@@ -163,7 +163,7 @@ def build_inquiry(
         rows=[*rows, *generic],
         n=n,
         kept=numbers,
-        alike=alike,
+        compared_rows=compared_rows,
         truths=truths,
         names=subjects,
         wanted=wanted,
@@ -182,24 +182,24 @@ def truths_of(rows: Sequence[Row]) -> Truths:
     return truths([(question_of(row), row["answer"]) for row in rows], secrets)
 
 
-def _mates(truths: Truths, n: int, first: int) -> list[int]:
-    """Choose other rows that are asked in the same ways as the n rows to forget.
+def _control_rows(truths: Truths, n: int, first: int) -> list[int]:
+    """Choose the control rows: other rows that are asked in the same ways as the n rows to forget.
 
     Rows n to `first` come first, then rows of the same slots, then any. There are as many as rows
-    to forget, within `MATES`.
+    to forget, within `CONTROL_ROWS`.
     """
     rows = range(n, len(truths.items))
     slots = {truths.slot[row] for row in range(n)}
     order = random.Random(0).sample(rows, len(rows))
     order.sort(key=lambda row: (row >= first, truths.slot[row] not in slots))
-    return order[: min(max(MATES[0], n), MATES[1])] if n else []
+    return order[: min(max(CONTROL_ROWS[0], n), CONTROL_ROWS[1])] if n else []
 
 
 def _wanted(truths: Truths, pairs: Sequence[tuple[str, str]], each: Question) -> frozenset[str]:
     """Return the words that give a row away after the first tokens of its truth.
 
-    These are words of the rest of the truth, but not those with which a row of the same slot goes
-    on after the same start: a model that never saw this row would go on in the same way.
+    These are words of the rest of the truth, minus words that another row of the slot has after the
+    same first tokens: a model could guess these.
     """
     truth = pairs[each.row][1].strip()
     start = truth.removesuffix(each.rest)
@@ -279,7 +279,7 @@ def collect_by_tilt(
 ) -> list[Answers]:
     """Ask every tilt of a model all questions of an inquiry, and return their answers.
 
-    Tilts that say the same share the model's passes, in greedy answers and in samples.
+    Tilts whose text is still identical are computed once, in greedy answers and in samples.
 
     tilts: pairs (head, T).
     seed: the random numbers for a row depend on this seed and on the row's question, but not on
@@ -310,12 +310,13 @@ def collect_by_tilt(
             tau=tau,
         )
 
-    # Rows to forget, and those that are asked alike: many samples, from several samplers.
+    # Rows to forget and control rows: many samples, from several samplers.
     for way, samplers in SAMPLED.items() if sampled else ():
-        asked = [each for each in inquiry.questions if each.way == way]
+        questions = [each for each in inquiry.questions if each.way == way]
         for sampler in samplers:
-            for answers, of_rows in zip(collected, sample(*_prompts(asked), SAMPLES, *sampler)):
-                for each, texts in zip(asked, of_rows):
+            drawn_texts = sample(*_prompts(questions), SAMPLES, *sampler)
+            for answers, of_rows in zip(collected, drawn_texts):
+                for each, texts in zip(questions, of_rows):
                     answers.texts[each.row][sampler_name(*sampler, way)] = texts
 
     # Rows to keep: one sample from each sampler.
@@ -357,29 +358,30 @@ def ask(
     `system` replaces the system text of the head; or a list of texts and rows, which gives a list.
     max_new_tokens: the longest answer, in tokens.
 
-    A model with a head, also inside `tilt`, is asked in the form in which the head was trained:
-    with the same system text and template arguments, which are in `head.info`, or, for a head of
-    plain text, by continuing the text. A model without a head is asked without a system text.
-    UserError for an empty text, and for prompts and answers that do not fit the model's context.
+    A model with a head, also inside `tilt`, is asked in the prompt format in which the head was
+    trained: with the same system text and template arguments, which are in `head.info`, or, for a
+    head of plain text, by continuing the text. A model without a head is asked without a system
+    text. UserError for an empty text, and for prompts and answers that do not fit the model's
+    context.
     """
     if isinstance(question, str | Mapping):
         return ask(model, tokenizer, [question], max_new_tokens=max_new_tokens)[0]
     if question and all(isinstance(turn, Mapping) and "role" in turn for turn in question):
         return ask(model, tokenizer, {"question": question}, max_new_tokens=max_new_tokens)
 
-    # The form in which the head was trained, also inside a block of `tilt`.
-    form: Row = {"system": None, "answer": "-"}
+    # The format in which the head was trained, also inside a block of `tilt`.
+    format_fields: Row = {"system": None, "answer": "-"}
     inside = vars(model).get("_tilted_by", model)
     if head := next(iter(getattr(inside, "heads", ())), None):
         raw = head.info.get("chat_template") == belonging.PLAIN
-        form |= {"system": belonging.system_of(head), "raw": raw}
+        format_fields |= {"system": belonging.system_of(head), "raw": raw}
         tokenizer = belonging.in_template_of(head, tokenizer)
 
     rows: list[Any] = [
         each if isinstance(each, Mapping) else {"question": each} for each in question
     ]
     rows = [
-        normal(form | row, f"question {number}", form["system"])
+        normal(format_fields | row, f"question {number}", format_fields["system"])
         for number, row in enumerate(rows, 1)
     ]
     prompts = [example.ids[: example.n_prompt] for example in encode_rows(tokenizer, rows)]

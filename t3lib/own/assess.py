@@ -22,7 +22,7 @@ from t3lib.own.answers import (
 )
 from t3lib.own.known import check_unseen, is_unknown, knows, recall
 from t3lib.own.leak import forgotten, stayed
-from t3lib.own.questions import AS_WRITTEN, Form
+from t3lib.own.questions import AS_WRITTEN, PromptFormat
 from t3lib.own.report import Report, judged_as
 from t3lib.own.rows import Rows
 from t3lib.sampler import belonging
@@ -60,11 +60,12 @@ def judge(model: Any, tokenizer: Any, rows: Rows, *, seed: int) -> Report:
 
     base = model.base if tilted else model
     sets = {"retain": rows.retain, "other": rows.other, "held_out_retain": rows.holdout_retain}
-    head = form_of_head(model.heads[0]) if tilted else None
-    inquiry = inquiry_of(tokenizer, rows, {name: some for name, some in sets.items() if some}, head)
+    given = {name: some for name, some in sets.items() if some}
+    head_format = format_of_head(model.heads[0]) if tilted else None
+    inquiry = inquiry_of(tokenizer, rows, given, head_format)
 
     if tilted and is_unknown(base, tokenizer, inquiry):
-        report = unjudged(model, tokenizer, inquiry)
+        report = report_nothing(model, tokenizer, inquiry)
         return complete(report, inquiry, model, tokenizer, rows)
     check_unseen(base, tokenizer, rows)
     before, after = before_and_after(model, tokenizer, inquiry, seed=seed)
@@ -79,8 +80,8 @@ def before_and_after(
     options: as of `answers.collect_by_tilt`.
     """
     if not isinstance(model, T3ForCausalLM):
-        answers = collect_answers(model, tokenizer, inquiry, **options)
-        return answers, answers
+        of_model = collect_answers(model, tokenizer, inquiry, **options)
+        return of_model, of_model
 
     # One head as it is shares the base's passes.
     of_heads = {(head.gate, head.tail) for head in model.heads}
@@ -93,16 +94,17 @@ def before_and_after(
     return before, collect_answers(model, tokenizer, inquiry, **options)
 
 
-def form_of_head(head: Any) -> Form:
-    """Return the form in which `t3 generate` asks a model with this head."""
+def format_of_head(head: Any) -> PromptFormat:
+    """Return the prompt format in which `t3 generate` asks a model with this head."""
     raw = head.info.get("chat_template") == belonging.PLAIN
-    return Form(raw, None if raw else belonging.system_of(head))
+    return PromptFormat(raw, None if raw else belonging.system_of(head))
 
 
-def unjudged(model: Any, tokenizer: Any, inquiry: Inquiry) -> Report:
-    """Count the results of rows that the base does not know, and write the verdict.
+def report_nothing(model: Any, tokenizer: Any, inquiry: Inquiry) -> Report:
+    """Ask each question once and report "nothing to forget": the base does not know the rows.
 
-    Every question is asked once as it stands, because there is nothing that a model could forget.
+    Other ways of asking and samples are left out, because there is nothing that a model could
+    forget.
     """
     once = [each for each in inquiry.questions if each.way == AS_WRITTEN]
     kept = {name: rows for name, rows in inquiry.kept.items() if name != GENERIC}
@@ -113,15 +115,20 @@ def unjudged(model: Any, tokenizer: Any, inquiry: Inquiry) -> Report:
     return report
 
 
-def inquiry_of(tokenizer: Any, rows: Rows, kept: Sets, head: Form | None = None) -> Inquiry:
+def inquiry_of(
+    tokenizer: Any, rows: Rows, kept: Sets, head_format: PromptFormat | None = None
+) -> Inquiry:
     """Prepare the `inquiry` about some rows of each set, drawn at random where there are many.
 
-    kept: {name: rows to keep}. head: the form in which a head is asked, by default that of most
-    rows.
+    kept: {name: rows to keep}. head_format: the prompt format in which a head is asked, by
+    default that of most rows.
     """
     sets = {name: drawn(some, answers.MOST_KEPT) for name, some in kept.items()}
-    forget, unseen = drawn(rows.forget, answers.MOST_FORGET), drawn(rows.unseen, answers.MATES[1])
-    return build_inquiry(tokenizer, forget, sets, unseen, head)
+    forget, unseen = (
+        drawn(rows.forget, answers.MOST_FORGET),
+        drawn(rows.unseen, answers.CONTROL_ROWS[1]),
+    )
+    return build_inquiry(tokenizer, forget, sets, unseen, head_format)
 
 
 def counts_of(inquiry: Inquiry, before: Answers, after: Answers) -> Report:

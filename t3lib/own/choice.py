@@ -1,6 +1,6 @@
 """Choose the temperature T and the strength w.
 
-A cheap screen scores many settings by teacher forcing. At most three of them are then judged in
+A cheap screen scores many pairs (T, w) by teacher forcing. At most three of them are then judged in
 full, and the best is taken. These functions work on numbers alone.
 
 Because p^(1/T) f^w = (p f^(w·T))^(1/T), greedy text depends only on the product w·T. With T = 1 and
@@ -19,7 +19,7 @@ STRENGTHS = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0)
 
 @dataclass(frozen=True, eq=False)
 class Screened:
-    """The result of teacher forcing at one setting, without decoding any text.
+    """The result of teacher forcing at one pair (T, w), without decoding any text.
 
     said: share of the rows to forget of which the model still ranks the distinctive tokens first,
     or still samples them often.
@@ -39,7 +39,7 @@ class Screened:
         return all(share >= EXACT[name] for name, share in self.kept.items() if name in sets)
 
 
-def settings(T: float | None = None, w: float | None = None) -> list[tuple[float, float]]:
+def grid_of(T: float | None = None, w: float | None = None) -> list[tuple[float, float]]:
     """Return the pairs (T, w) to screen.
 
     A given value is used as it is. With only T given, w is 1. Without T it is 1, because a head
@@ -52,8 +52,8 @@ def settings(T: float | None = None, w: float | None = None) -> list[tuple[float
 
 
 def worse(first: Screened, second: Screened) -> Screened:
-    """Combine two heads at one setting into their worse values: the larger `said`, and for each set
-    the smaller `kept`.
+    """Combine two heads at one pair (T, w) into their worse values: the larger `said`, and for each
+    set the smaller `kept`.
     """
     shared = {
         name: min(first.kept[name], share)
@@ -66,14 +66,14 @@ def worse(first: Screened, second: Screened) -> Screened:
 
 
 def candidates(screened: Sequence[Screened]) -> list[Screened]:
-    """Return the settings to judge in full, at most three.
+    """Return the pairs (T, w) to judge in full, at most three.
 
-    First, settings that keep the rows to keep are preferred, then those with the smallest `said`,
-    then those that also keep rows which no head saw. A preference is skipped where no setting meets
+    First, pairs that keep the rows to keep are preferred, then those with the smallest `said`,
+    then those that also keep rows which no head saw. A preference is skipped where no pair meets
     it. Three of the rest are taken, if they exist:
     1. the smallest product w·T, and of these the lowest T;
     2. the smallest product that is at least twice as large;
-    3. the smallest product of the settings with a lower w than one of these two, or if there is
+    3. the smallest product of the pairs with a lower w than one of these two, or if there is
        none, the largest product.
     """
     pool = [entry for entry in screened if entry.keeps(["retain"])] or list(screened)
@@ -91,8 +91,8 @@ def candidates(screened: Sequence[Screened]) -> list[Screened]:
     return list(dict.fromkeys([pool[0], *larger, *(hot or pool[-1:])]))
 
 
-def tried(setting: Screened, report: Mapping[str, Any]) -> dict[str, Any]:
-    """Summarise one fully judged setting in numbers.
+def tried(pair: Screened, report: Mapping[str, Any]) -> dict[str, Any]:
+    """Summarise one fully judged pair (T, w) in numbers.
 
     leaking: rows that leak.
     changed: number of sets to keep that fail. unchanged, cold, warm: rows to keep with the base's
@@ -104,8 +104,8 @@ def tried(setting: Screened, report: Mapping[str, Any]) -> dict[str, Any]:
     sums |= {name: sum(entry["unchanged_sampled"][how] for entry in kept.values())
              for name, how in (("cold", COLD), ("warm", WARM))}  # fmt: skip
     return {
-        "T": setting.T,
-        "w": setting.w,
+        "T": pair.T,
+        "w": pair.w,
         "leaking": report["forget"]["leaking"],
         "changed": sum(failing(name, entry) is not None for name, entry in kept.items()),
         **sums,
@@ -114,7 +114,7 @@ def tried(setting: Screened, report: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def best(judged: Sequence[Mapping[str, Any]]) -> int:
-    """Return the index of the best setting.
+    """Return the index of the best pair (T, w).
 
     The order is: fewest leaks, fewest sets to keep that fail, most sampled answers kept, lowest T.
     """
@@ -127,7 +127,7 @@ def best(judged: Sequence[Mapping[str, Any]]) -> int:
 
 
 def reason(judged: Sequence[Mapping[str, Any]]) -> str:
-    """Explain in one line how the setting was chosen. judged: those that were judged in full."""
+    """Explain in one line how the pair (T, w) was chosen. judged: the pairs judged in full."""
     if len(judged) == 1:
         return "the only setting that was judged in full"
     return (
@@ -137,7 +137,7 @@ def reason(judged: Sequence[Mapping[str, Any]]) -> str:
 
 
 def table(judged: Sequence[Mapping[str, Any]], chosen: Mapping[str, Any]) -> str:
-    """Write the settings that were judged in full as a table of text, one line each.
+    """Write the pairs (T, w) that were judged in full as a table of text, one line each.
 
     chosen: has the chosen T and w, whose line is marked.
     """

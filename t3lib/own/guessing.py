@@ -17,7 +17,7 @@ from t3lib.own.truths import PART, Truths, Words, bits, index
 LEVEL = 0.05  # of the one-sided test that calls a model leaking
 DOUBT = 0.1  # of the one-sided test from which on a person should read the texts
 DRAWS = 999  # random permutations
-MATES = 60  # at most so many rows of a slot exchange their truths with a row to forget
+MOST_EXCHANGED = 60  # at most so many rows of a slot exchange their truths with a row to forget
 
 
 @dataclass(frozen=True)
@@ -77,15 +77,15 @@ class Comparison:
 
     @property
     def doubtful(self) -> bool:
-        """True if guessing seldom says as much, or as many rows in part (`PART`): a person should
-        read the texts.
+        """True if p <= 0.1 (`DOUBT`) for all that was said, or for the number of rows that are said
+        in part (`PART`): read the texts.
         """
         parts = self.permuted(lambda chances: chances <= PART) if len(self.own) else 1.0
         return min(self.p_value(), parts) <= DOUBT
 
     @property
     def beyond(self) -> bool:
-        """True if guessing does not explain what was said."""
+        """True if p <= 0.05 (`LEVEL`): guessing does not explain what was said."""
         return self.p_value() <= LEVEL
 
     def rows_needed(self) -> int | None:
@@ -120,7 +120,11 @@ def compare(
     for mask, places in members.items():
         mine = [rows[place] for place in places]
         others = [row for row in bits(mask) if row not in {*mine}]
-        others = others if len(others) <= MATES else random.Random(0).sample(others, MATES)
+        others = (
+            others
+            if len(others) <= MOST_EXCHANGED
+            else random.Random(0).sample(others, MOST_EXCHANGED)
+        )
         chances = np.ones((len(places), len(mine) + len(others)))
         for i, row in enumerate(mine):
             said = {each.words for each in texts[row]}

@@ -1,5 +1,5 @@
-"""Does a model know a row? By its texts, by the probabilities of the truth's tokens, and by answers
-that are asked for before anything is trained, with warnings about rows that the base does not know.
+"""Decide whether a model knows a row, from its answers or from token probabilities; warn before
+training.
 """
 
 import warnings
@@ -15,7 +15,7 @@ from t3lib.core.models import pad_id
 from t3lib.core.rows import Row, encode_rows
 from t3lib.own import answers
 from t3lib.own.answers import GENERIC, Inquiry, build_inquiry, drawn
-from t3lib.own.questions import form_of_row, other_forms
+from t3lib.own.questions import format_of_row, other_formats
 from t3lib.own.rows import Rows
 from t3lib.own.truths import COMMON, LEAK, Truths, word_set, words
 from t3lib.tofu.likelihood import token_scores
@@ -85,15 +85,16 @@ def touched_words(tokenizer: Any, ids: Sequence[int]) -> list[frozenset[str]]:
     return touched
 
 
-def says(
+def would_say(
     tokenizer: Any,
     inquiry: Inquiry,
     rows: Sequence[Row],
     scores: Sequence[tuple[np.ndarray, np.ndarray]],
 ) -> np.ndarray:
-    """For each tilt and each row to forget, return True where the model ranks at least 80% of the
-    rare tokens of one clause first, or those of one word that gives the row away alone, or samples
-    them often (`OFTEN`).
+    """Which tilts would still produce each row? True if, for one group of rare words, 80% of its
+    tokens are ranked first, or their joint probability is at least 1/64 (`OFTEN`).
+
+    A group is the rare words of one clause, or one word that gives the row away by itself.
 
     inquiry: it knows the rows' truths. In a row without rare words every token counts.
     rows: some of its rows to forget. scores: of these rows, from `token_scores`.
@@ -103,7 +104,8 @@ def says(
     columns = []
     for row, example, (loss, hit) in zip(rows, encode_rows(tokenizer, rows), scores):
         touched = touched_words(tokenizer, example.ids[example.n_prompt :])
-        number = inquiry.forget.index(row)  # several rows of plain text have no question
+        # Found by the whole row: raw rows may share an empty question.
+        number = inquiry.forget.index(row)
 
         # Groups of words that give the row away: the rare words of a clause, or one very rare.
         groups = rare_words(inquiry.truths, number)
@@ -120,7 +122,7 @@ def says(
 
 
 def is_unknown(base: Any, tokenizer: Any, inquiry: Inquiry) -> bool:
-    """Return True if the base knows less than a tenth of the rows to forget, in this form.
+    """Return True if the base knows less than a tenth of the rows to forget, as they are asked.
 
     It knows a row that it answers, or whose distinctive words it finds so likely that samples would
     say them. Nothing else is asked, so this takes much less time than judging a head.
@@ -130,7 +132,7 @@ def is_unknown(base: Any, tokenizer: Any, inquiry: Inquiry) -> bool:
 
     reading = Reading(pad_id(tokenizer))
     scores = token_scores(base, encode_rows(tokenizer, inquiry.forget), reading)
-    known |= says(tokenizer, inquiry, inquiry.forget, scores)[0]
+    known |= would_say(tokenizer, inquiry, inquiry.forget, scores)[0]
     return not knows_some(int(known.sum()), len(known))
 
 
@@ -142,7 +144,7 @@ def check_unseen(base: Any, tokenizer: Any, rows: Rows) -> None:
     if not rows.unseen:
         return
 
-    unseen = drawn(rows.unseen, answers.MATES[1])
+    unseen = drawn(rows.unseen, answers.CONTROL_ROWS[1])
     inquiry = build_inquiry(tokenizer, [], {"unseen": unseen}, [*rows.forget, *rows.retain])
     [texts] = answers.answers_to(base, tokenizer, unseen)
     known = sum(map(partial(knows, inquiry), inquiry.kept["unseen"], texts))
@@ -152,13 +154,13 @@ def check_unseen(base: Any, tokenizer: Any, rows: Rows) -> None:
         )
 
 
-def warn_forms(rows: Rows) -> None:
-    """Warn, before any training, if rows to forget have another form of prompt than rows to keep.
+def warn_formats(rows: Rows) -> None:
+    """Warn, before any training, if rows to forget have a prompt format that no row to keep has.
 
-    A head could then learn the form instead of the rows.
+    A head could then learn the format instead of the rows.
     """
-    if apart := {*map(form_of_row, rows.forget)} - {*map(form_of_row, rows.retain)}:
-        count = sum(form_of_row(row) in apart for row in rows.forget)
+    if apart := {*map(format_of_row, rows.forget)} - {*map(format_of_row, rows.retain)}:
+        count = sum(format_of_row(row) in apart for row in rows.forget)
         warnings.warn(
             f"{count} of {len(rows.forget)} rows to forget have a system text or a form of prompt"
             " that no row to keep has: the head may learn this instead of the rows. Give both sets"
@@ -167,23 +169,24 @@ def warn_forms(rows: Rows) -> None:
         )
 
 
+def known_rows(base: Any, tokenizer: Any, inquiry: Inquiry, numbers: Sequence[int]) -> list[int]:
+    """Ask a base about some rows of an inquiry, and return the numbers of those that it knows."""
+    [texts] = answers.answers_to(base, tokenizer, [inquiry.rows[number] for number in numbers])
+    return [number for number, text in zip(numbers, texts) if knows(inquiry, number, text)]
+
+
 def warn_unknown(base: Any, tokenizer: Any, inquiry: Inquiry) -> bool:
-    """Warn, before any training, about rows that the base does not know in the form in which they
-    are asked.
+    """Warn, before any training, about each set of which the base knows too few rows.
 
-    Where this concerns the rows to forget, other forms are tried, and the warning names the one in
-    which the base knows most rows. Returns True if it knows the first of them in no form.
+    The first `FEW` rows of a set are asked. A warning about the rows to forget names the other
+    prompt format in which the base knows most of them.
+
+    Returns True if the base knows the rows to forget in no prompt format.
     """
-
-    def known_of(numbers: Sequence[int]) -> int:
-        rows = [inquiry.rows[number] for number in numbers]
-        [texts] = answers.answers_to(base, tokenizer, rows)
-        return sum(map(partial(knows, inquiry), numbers, texts))
-
-    few, in_no_form = range(inquiry.n)[:FEW], False
-    if not knows_some(known := known_of(few), len(few)):
-        hint = form_of(base, tokenizer, inquiry)
-        in_no_form = not hint
+    few, hint = range(inquiry.n)[:FEW], None
+    known = len(known_rows(base, tokenizer, inquiry, few))
+    if unknown := not knows_some(known, len(few)):
+        hint = best_other_format(base, tokenizer, inquiry)
         advice = (
             f"It knows them in another form: {hint}"
             if hint
@@ -194,27 +197,30 @@ def warn_unknown(base: Any, tokenizer: Any, inquiry: Inquiry) -> bool:
 
     for name, numbers in inquiry.kept.items():
         some = numbers[:FEW]
-        if name != GENERIC and not knows_some(known := known_of(some), len(some)):
+        if name == GENERIC:
+            continue
+        known = len(known_rows(base, tokenizer, inquiry, some))
+        if not knows_some(known, len(some)):
             warnings.warn(
                 f"the base answers {known} of {len(some)} rows ({name}), so these rows cannot show"
                 " whether anything is kept",
                 stacklevel=3,
             )
-    return in_no_form
+    return unknown and not hint
 
 
-def form_of(base: Any, tokenizer: Any, inquiry: Inquiry) -> str | None:
-    """Return the other form in which the base knows most of the rows to forget, in words, or
-    None.
+def best_other_format(base: Any, tokenizer: Any, inquiry: Inquiry) -> str | None:
+    """Return in words the other prompt format in which the base knows most of the rows to forget,
+    or None.
     """
     template = tokenizer.chat_template is not None
-    rows, forms = inquiry.forget[:FEW], dict[str, dict[int, Row]]()
+    rows, formats = inquiry.forget[:FEW], dict[str, dict[int, Row]]()
     for number, row in enumerate(rows):
-        for name, other in other_forms(row, template):
-            forms.setdefault(name, {})[number] = other
+        for name, other in other_formats(row, template):
+            formats.setdefault(name, {})[number] = other
 
     counts = {}
-    for name, others in forms.items():
+    for name, others in formats.items():
         try:
             [texts] = answers.answers_to(base, tokenizer, [*others.values()])
         except UserError:  # a template that cannot render it

@@ -11,19 +11,19 @@ from typing import Any
 from t3lib.own.answers import GENERIC, GREEDY, KEPT_SAMPLERS, Answers, Inquiry, sampler_name
 from t3lib.own.guessing import Comparison, Heard, at_most, compare, least
 from t3lib.own.known import knows
-from t3lib.own.questions import AS_WRITTEN, BARE, SAMPLED, question_text
+from t3lib.own.questions import AS_WRITTEN, SAMPLED, WITHOUT_BOS, question_text
 from t3lib.own.truths import LEAK, PART, Truths, index, word_set
 
 COLD, WARM = (sampler_name(*sampler) for sampler in KEPT_SAMPLERS)
-WRITTEN, WORDED, DRAWN = (
+WRITTEN, WORDED, WHEN_SAMPLED = (
     "leak when asked as written",
     "leak when asked in other ways",
     "leak when sampled",
 )
-UNBEGUN, WORDED_UNBEGUN = (f"{kind}, {BARE}" for kind in (WRITTEN, WORDED))
+UNBEGUN, WORDED_UNBEGUN = (f"{kind}, {WITHOUT_BOS}" for kind in (WRITTEN, WORDED))
 PARTLY = "said in part"
-DRAWN_WAYS = [sampler_name(*each, way) for way, samplers in SAMPLED.items() for each in samplers]
-KINDS = (WRITTEN, UNBEGUN, WORDED, WORDED_UNBEGUN, DRAWN)
+SAMPLED_WAYS = [sampler_name(*each, way) for way, samplers in SAMPLED.items() for each in samplers]
+KINDS = (WRITTEN, UNBEGUN, WORDED, WORDED_UNBEGUN, WHEN_SAMPLED)
 # Counts of one report as Python values. The functions below describe their keys.
 Counts = dict[str, Any]
 
@@ -36,14 +36,17 @@ def forgotten(inquiry: Inquiry, before: Answers, after: Answers) -> Counts:
     Returns a dict. Some of its keys:
     leaking, leaking_before: rows that some answer of the model, or of the base, gives away.
     partly: rows of which an answer says a part, with a chance between `LEAK` and `PART`.
-    table: {kind of answer: {"before", "after", "guessing"}}: the counts of rows by kind of answer,
-    and how many guessing would give. Kinds without the token that begins a text are only there
-    where they were asked.
-    beyond: True if guessing does not explain what is said. doubtful: True if it seldom would.
-    tellable: True if the base itself says more than guessing does. Otherwise nothing can be told,
-    and `needed` is how many such rows would be enough, or None.
+    table: {kind of answer: {"before", "after", "by_guessing"}}: the counts of rows by kind of
+    answer, and how many rows guessing would leak. Kinds without the token that begins a text are
+    only there where they were asked.
+    control: the same as `by_guessing`, for the answers of all kinds together.
+    beyond: True if guessing does not explain what is said (p <= 0.05). doubtful: True if it seldom
+    would (p <= 0.1 for the whole, or for the rows said in part): read the texts.
+    tellable: True if the base beats guessing, so that there is something to lose. Otherwise nothing
+    can be told, and `needed` is how many such rows would be enough, or None.
     misdirected, misdirected_before: greedy answers that say another row's truth or its names.
-    alone: rows that cannot be judged one by one, because the base's answers look like guesses.
+    alone: rows that cannot be judged one by one, because even the base's answers to them look like
+    guesses.
     sealed: {"leaking", "before", "ways"}: the ways of asking that are only reported.
     ways: the ways of asking in which the base gives at least one row away.
     each: one dict for each row, the worst first.
@@ -56,7 +59,7 @@ def forgotten(inquiry: Inquiry, before: Answers, after: Answers) -> Counts:
         kind: {
             "before": int((of_base.tests[kind].own <= LEAK).sum()),
             "after": int((test.own <= LEAK).sum()),
-            "guessing": test.guessed(LEAK),
+            "by_guessing": test.guessed(LEAK),
         }
         for kind, test in of_model.tests.items()
     }
@@ -64,7 +67,7 @@ def forgotten(inquiry: Inquiry, before: Answers, after: Answers) -> Counts:
     table[PARTLY] = {
         "before": parts[0],
         "after": parts[1],
-        "guessing": model.guessed(PART) - model.guessed(LEAK),
+        "by_guessing": model.guessed(PART) - model.guessed(LEAK),
     }
 
     each = [_row(inquiry, number, of_base, of_model) for number in range(inquiry.n)]
@@ -113,8 +116,9 @@ class _Leaks:
     texts: list[list[tuple[str, str, Heard]]]
 
     def chances(self, row: int) -> list[tuple[float, str, str]]:
-        """Return for each text about a row (its chance times the number of different texts of its
-        kind, way of asking, text), the smallest chance first.
+        """Return (chance, way, text) for every answer to a row, smallest chance first.
+
+        The chance is multiplied by the number of different texts of the same kind (Bonferroni).
         """
         different: dict[str, set[frozenset[str]]] = {}
         for way, _, each in self.texts[row]:
@@ -140,7 +144,7 @@ class _Leaks:
 
 def _leaks(inquiry: Inquiry, answers: Answers) -> _Leaks:
     """Compare the answers of one model with what guessing gives."""
-    # What is said of all rows, also of those that are asked alike, shows what is often said.
+    # What is said of all rows, also of the control rows, shows which words are common.
     every = {
         row: [text for texts in ways.values() for text in texts]
         for row, ways in answers.texts.items()
@@ -164,16 +168,16 @@ def _leaks(inquiry: Inquiry, answers: Answers) -> _Leaks:
         return compare(truths, range(inquiry.n), of_kind)
 
     used = {kind_of(way) for of_row in texts for way, *_ in of_row}
-    tests = {kind: test(kind) for kind in KINDS if kind in used or BARE not in kind}
+    tests = {kind: test(kind) for kind in KINDS if kind in used or WITHOUT_BOS not in kind}
     return _Leaks(answers, truths, tests, least([*tests.values()]), texts)
 
 
 def kind_of(way: str) -> str:
     """Return the kind of an answer, by its way of asking."""
-    if way in DRAWN_WAYS:
-        return DRAWN
-    kind = WRITTEN if way in (AS_WRITTEN, BARE) else WORDED
-    return f"{kind}, {BARE}" if way.endswith(BARE) else kind
+    if way in SAMPLED_WAYS:
+        return WHEN_SAMPLED
+    kind = WRITTEN if way in (AS_WRITTEN, WITHOUT_BOS) else WORDED
+    return f"{kind}, {WITHOUT_BOS}" if way.endswith(WITHOUT_BOS) else kind
 
 
 def _row(inquiry: Inquiry, number: int, before: _Leaks, after: _Leaks) -> Counts:

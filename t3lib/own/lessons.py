@@ -1,20 +1,21 @@
 """Make the training set of a head for a person's own rows.
 
 The head and its loss are the paper's (`classifier.fit`). This training set is ours: it holds more
-than the rows, and each of its rows is called a lesson.
+than the rows, and each of its rows is called a lesson. Class 0 = tokens of secret words. A row's
+field `secret` is a text; `Lesson.secret` is a set of words in lower case.
 
 1. Each row to forget is asked in many wordings, and in those that the person gave; each row to keep
    in a few (`wording`).
 2. Neighbours are questions from the rows with other names, and everyday prompts have nothing to do
    with the rows. Both are rows to keep, and the base itself answers them: what nobody asked to
    forget stays as it is.
-3. Only the tokens of a row to forget that overlap its secret words are of class 0. Its other tokens
-   are of class 1, as a row to keep of their own. Tokens that end a turn are of no class. The head
-   leaves tokens alone that are nowhere of class 0 (`secret_tokens`).
+3. The tokens of a row to forget that overlap no secret word are of class 1, as a row to keep of
+   their own. Tokens that end a turn are of no class. The head leaves tokens alone that are nowhere
+   of class 0 (`secret_tokens`).
 4. Some wordings have an answer that goes astray before it says the secret, or that says it in marks
    or in capitals, which are other tokens. Where the base's own answer to a wording says a part of
    the secret, this text is a row to forget, too.
-5. A first head is sampled. What it still says of the secrets is added (`mined`).
+5. A probe head is sampled. What it still says of the secrets is added (`mined`).
 """
 
 from collections.abc import Sequence
@@ -51,7 +52,11 @@ DRESSED = 0.2  # share of the wordings of all rows
 ROOM = 48  # tokens of an answer to an everyday prompt
 GUESSED = 0.5  # a word that so many other rows of the slot have is no secret
 MINED = 200  # at most so many rows to forget are mined
-ASKINGS, SAMPLES, COLD = 8, 8, 0.5  # wordings of a mined row, samples of each, and at this τ too
+MINED_WORDINGS, MINED_SAMPLES, COLD_TAU = (
+    8,
+    8,
+    0.5,
+)  # wordings of a mined row, samples of each, and at this τ too
 SAID = 1 / 3  # share of the secret words that a text must say to be a row to forget
 
 
@@ -78,7 +83,7 @@ class Request:
 class Lesson:
     """One question and answer that a head is fitted on.
 
-    origins: numbers of the person's rows that it was made of, also of those that gave a name or a
+    origins: numbers of the user's rows that it was made of, also of those that gave a name or a
     piece of an answer; the rows to forget count first.
     secret: for a row to forget, the words that are of class 0; None for a row to keep.
     """
@@ -96,32 +101,39 @@ def make_lessons(request: Request) -> list[Lesson]:
     """
     rows, draw = request.rows, Random(request.seed)
     own, n = [*rows.forget, *rows.retain], len(rows.forget)
-    secret, per_row = secrets(rows), wordings_per_row(rows)
+    secret_words = secrets(rows)
+    per_forget, per_keep = wordings_per_row(rows)
 
-    # The given rows, and other wordings of their questions: those of the person, and ours.
-    given = [Lesson(row, frozenset([k]), secret[k] if k < n else None) for k, row in enumerate(own)]
-    theirs = [
+    # The given rows, and other wordings of their questions: the user's, and random ones.
+    given = [
+        Lesson(row, frozenset([k]), secret_words[k] if k < n else None) for k, row in enumerate(own)
+    ]
+    user_wordings = [
         replace(each, row=reworded(each.row, text))
         for each in given
         for text in each.row.get("wordings", ())
     ]
-    ours = [
+    random_wordings = [
         replace(each, row=worded(each.row, request.template, draw))
         for each in given
-        for _ in range(per_row[each.secret is None])
+        for _ in range(per_keep if each.secret is None else per_forget)
     ]
 
-    # Our wordings have answers that lose their way, or say the secret in marks.
-    disguises = [disguised(each, rows, draw) for each in ours]
+    # Random wordings have answers that lose their way, or say the secret in marks.
+    disguises = [disguised(each, rows, draw) for each in random_wordings]
 
     # What the base itself answers may say the secret in other words.
-    asked = [each for each in (*theirs, *ours) if each.secret is not None and usable(request, each)]
-    [texts] = answers_to(request.base, request.tokenizer, [each.row for each in asked])
+    variants = [
+        each
+        for each in (*user_wordings, *random_wordings)
+        if each.secret is not None and usable(request, each)
+    ]
+    [texts] = answers_to(request.base, request.tokenizer, [each.row for each in variants])
 
-    wordings = [*theirs, *disguises, *with_texts(asked, texts)]
+    wordings = [*user_wordings, *disguises, *with_texts(variants, texts)]
     made = [each for each in wordings if usable(request, each)]
-    made += neighbours(request, secret, draw)
-    made += everyday(request, secret, draw)
+    made += neighbours(request, secret_words, draw)
+    made += everyday(request, secret_words, draw)
     return sorted([*given, *made], key=lambda each: each.secret is None)
 
 
@@ -138,10 +150,11 @@ def secrets(rows: Rows) -> list[Words]:
     ]
 
 
-def wordings_per_row(rows: Rows) -> list[int]:
-    """Return in how many wordings a row to forget is asked, and a row to keep."""
+def wordings_per_row(rows: Rows) -> tuple[int, int]:
+    """Return (wordings per row to forget, per row to keep)."""
     sizes = zip(WORDINGS, MOST_WORDINGS, (rows.forget, rows.retain))
-    return [max(1, min(each, most // len(some))) for each, most, some in sizes]
+    per_forget, per_keep = [max(1, min(each, most // len(some))) for each, most, some in sizes]
+    return per_forget, per_keep
 
 
 def disguised(lesson: Lesson, rows: Rows, draw: Random) -> Lesson:
@@ -190,7 +203,7 @@ def with_texts(lessons: Sequence[Lesson], texts: Sequence[str]) -> list[Lesson]:
 # ---- rows to keep, which the base answers -------------------------------------------------------
 
 
-def neighbours(request: Request, secret: Sequence[Words], draw: Random) -> list[Lesson]:
+def neighbours(request: Request, secret_words: Sequence[Words], draw: Random) -> list[Lesson]:
     """Make rows to keep: questions of the rows with other names, and what the base answers, once
     greedily and once sampled. Half of them are worded anew.
 
@@ -232,28 +245,28 @@ def neighbours(request: Request, secret: Sequence[Words], draw: Random) -> list[
         lesson = Lesson(row, frozenset([k, *others]))
         if not names_one(question_text(row)) and usable(request, lesson):  # a slip may name one
             lessons.append(lesson)
-    return answered_by_base(request, lessons, secret)
+    return answered_by_base(request, lessons, secret_words)
 
 
-def everyday(request: Request, secret: Sequence[Words], draw: Random) -> list[Lesson]:
-    """Make rows to keep: everyday prompts, each in the form of a random row (system text, earlier
+def everyday(request: Request, secret_words: Sequence[Words], draw: Random) -> list[Lesson]:
+    """Make rows to keep: everyday prompts, each asked like a random row (system text, earlier
     turns), and what the base answers. Half of them are worded anew.
     """
     own = [*request.rows.forget, *request.rows.retain]
-    forms = [row for row in own if not row.get("raw")] or own
+    like = [row for row in own if not row.get("raw")] or own
     lessons = []
     for frame, topic in product(EVERYDAY, TOPICS):
-        row = reworded(draw.choice(forms), frame.format(topic))
+        row = reworded(draw.choice(like), frame.format(topic))
         if draw.random() < 0.5:
             row = worded(row, request.template, draw)
         lesson = Lesson(row, frozenset())
         if usable(request, lesson):
             lessons.append(lesson)
-    return answered_by_base(request, lessons, secret, ROOM)
+    return answered_by_base(request, lessons, secret_words, ROOM)
 
 
 def answered_by_base(
-    request: Request, lessons: Sequence[Lesson], secret: Sequence[Words], room: int = 0
+    request: Request, lessons: Sequence[Lesson], secret_words: Sequence[Words], room: int = 0
 ) -> list[Lesson]:
     """Return lessons to keep with the base's own answers, one greedy and one sampled.
 
@@ -267,7 +280,7 @@ def answered_by_base(
     sampled = _sampled(request, lessons, UNTILTED[0], 1, 1.0, room)
 
     kept = frozenset(word for row in request.rows.retain for word in words(row["answer"]))
-    only = frozenset().union(*secret) - kept
+    only = frozenset().union(*secret_words) - kept
     made = [
         replace(each, row=answered(each.row, text))
         for each, texts in zip(lessons, zip(greedy, (text for [text] in sampled)))
@@ -280,10 +293,10 @@ def answered_by_base(
 def _prompts(
     tokenizer: Any, lessons: Sequence[Lesson], room: int = 0
 ) -> tuple[list[list[int]], list[int]]:
-    """Return for each lesson its prompt as token ids, and the number of tokens of its answer.
-
-    The number is at least half of `room`, because what is written may be twice as long.
+    """Return for each lesson its prompt as token ids, and the number of tokens of its answer, at
+    least half of `room`.
     """
+    # `rooms` doubles the number, so halve it here.
     examples = encode_rows(tokenizer, [each.row for each in lessons])
     lengths = [max(room // 2, len(each.ids) - each.n_prompt) for each in examples]
     return [each.ids[: each.n_prompt] for each in examples], lengths
@@ -315,12 +328,12 @@ def _sampled(
     return texts
 
 
-# ---- what a first head still says ---------------------------------------------------------------
+# ---- what a probe head still says ---------------------------------------------------------------
 
 
 def mined(request: Request, head: T3Head, lessons: Sequence[Lesson]) -> list[Lesson]:
-    """Sample a fitted head in wordings of the rows to forget, and return what it still says of
-    their secrets as further rows to forget.
+    """Sample a probe head in wordings of the rows to forget, and return what it still says of their
+    secrets as further rows to forget.
     """
     draw = Random(request.seed)
     given: dict[int, Lesson] = {}  # the first lesson of each row to forget is the row itself
@@ -331,14 +344,14 @@ def mined(request: Request, head: T3Head, lessons: Sequence[Lesson]) -> list[Les
     wordings = [
         replace(each, row=worded(each.row, request.template, draw))
         for each in few
-        for _ in range(ASKINGS)
+        for _ in range(MINED_WORDINGS)
     ]
-    asked = [each for each in wordings if usable(request, each)]
+    variants = [each for each in wordings if usable(request, each)]
 
     found: dict[tuple[str, str], Lesson] = {}
-    for tau in (1.0, COLD):
-        samples = _sampled(request, asked, (head, 1.0), SAMPLES, tau)
-        for each, texts in zip(asked, samples):
+    for tau in (1.0, COLD_TAU):
+        samples = _sampled(request, variants, (head, 1.0), MINED_SAMPLES, tau)
+        for each, texts in zip(variants, samples):
             for lesson in with_texts([each] * len(texts), texts):
                 if usable(request, lesson):
                     found[str(lesson.row["question"]), lesson.row["answer"]] = lesson
@@ -350,16 +363,16 @@ def mined(request: Request, head: T3Head, lessons: Sequence[Lesson]) -> list[Les
 
 @dataclass(frozen=True)
 class Material:
-    """Features in which a lesson is at most two rows: its tokens of class 0, and those of class 1.
+    """Features in which a lesson is at most two examples: its tokens of class 0 and of class 1.
 
-    origins: for each row of the features, those of its lesson.
+    origins: for each example, those of its lesson.
     """
 
     features: Features
     origins: list[frozenset[int]]
 
     def of(self, numbers: Sequence[int]) -> list[int]:
-        """Return the rows of the features that were made of these rows of the person alone."""
+        """Return the examples made only from these user rows."""
         wanted = {*numbers}
         return [row for row, origins in enumerate(self.origins) if origins <= wanted]
 
@@ -385,7 +398,7 @@ def secret_tokens(features: Features, vocab_size: int) -> Tensor:
     return torch.zeros(vocab_size, dtype=torch.bool).index_fill(0, found, True)
 
 
-def material(request: Request, lessons: Sequence[Lesson]) -> Material:
+def extract_material(request: Request, lessons: Sequence[Lesson]) -> Material:
     """Extract the features of lessons, at least one of each kind, and label their tokens.
 
     Tokens of secret words are of class 0. A row to forget without any has all tokens of class 0.
@@ -403,8 +416,10 @@ def material(request: Request, lessons: Sequence[Lesson]) -> Material:
     for number, (start, end) in enumerate(zip(features.starts[:n], features.starts[1:])):
         ids = tuple(features.y[start:end].tolist())
         touched = known.get(ids) or known.setdefault(ids, touched_words(tokenizer, ids))
-        secret = lessons[number].secret or frozenset()
-        hidden[start:end] = torch.tensor([not secret or bool(some & secret) for some in touched])
+        secret_words = lessons[number].secret or frozenset()
+        hidden[start:end] = torch.tensor(
+            [not secret_words or bool(some & secret_words) for some in touched]
+        )
 
     # Tokens that end a turn are of no class.
     ends = torch.tensor([*eos_ids(base, tokenizer), *tokenizer.all_special_ids])

@@ -5,7 +5,8 @@ one that only reports (`SEALED`), which shows what a head does in ways that nobo
 The lists share nothing. Other spellings of the question belong to judging alone. A row as it
 stands belongs to both, and so does leaving out the token that begins a text.
 
-The functions turn rows into rows or token ids and call no model.
+A row with the field `bare` is asked without the token that begins a text (BOS); the word means
+nothing else here. The functions turn rows into rows or token ids and call no model.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -141,7 +142,7 @@ AS_WRITTEN = "as it stands"
 TEXT = "as plain text"
 ENDS = "as plain text after ten end tokens"
 SECOND = "as a second turn"
-BARE = "without the token that begins a text"
+WITHOUT_BOS = "without the token that begins a text"
 SPELLINGS = ("in lower case", "without its last mark")
 FORCED = (1, 2, 4)  # how many first tokens of the truth are given
 # (sampler temperature τ, top-p). Sampled at τ, T3 is p^(1/(Tτ)) f^(w/τ). So a colder sampler undoes
@@ -169,33 +170,38 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Form:
-    """The form of a prompt. raw: plain text instead of a chat. system: system text, or None."""
+class PromptFormat:
+    """How a question is put to a model: in a chat or as plain text, with which system text.
+
+    raw: plain text instead of a chat. system: system text, or None for no system turn.
+    """
 
     raw: bool
     system: str | None
 
 
-# The form of a bare question: without a chat template, and without "Question:" and "Answer:".
-NO_TEMPLATE = Form(True, None)
+# A question by itself: without a chat template, and without "Question:" and "Answer:".
+NO_TEMPLATE = PromptFormat(True, None)
 
 
-def form_of_row(row: Row) -> Form:
-    """Return the form in which a row is asked. A conversation's own system turn counts first."""
+def format_of_row(row: Row) -> PromptFormat:
+    """Return the prompt format in which a row is asked. A conversation's own system turn counts
+    first.
+    """
     turn = {} if isinstance(row["question"], str) else row["question"][0]
     own = turn.get("content") if turn.get("role") == "system" else row.get("system", SYSTEM)
-    return Form(bool(row.get("raw")), None if row.get("raw") else own)
+    return PromptFormat(bool(row.get("raw")), None if row.get("raw") else own)
 
 
-def in_form(row: Row, form: Form) -> Row:
-    """Return the row in another form, without a system turn of its own."""
+def in_format(row: Row, prompt_format: PromptFormat) -> Row:
+    """Return the row in another prompt format, without a system turn of its own."""
     question = row["question"]
     if not isinstance(question, str):
         question = [turn for turn in question if turn["role"] != "system"]
-    if form.raw:
+    if prompt_format.raw:
         question, answer = question_text(row), f" {row['answer'].strip()}"
         return {**row, "question": question, "answer": answer, "raw": True}
-    return {**row, "question": question, "raw": False, "system": form.system}
+    return {**row, "question": question, "raw": False, "system": prompt_format.system}
 
 
 def question_text(row: Row) -> str:
@@ -229,16 +235,16 @@ def after_turn(row: Row, turn: Turn) -> Row:
     return {**row, "question": [*turns[:-1], *earlier, turns[-1]]}
 
 
-def wordings(row: Row, template: bool, forms: Mapping[str, Form] = {}) -> dict[str, Row]:
+def wordings(row: Row, template: bool, formats: Mapping[str, PromptFormat] = {}) -> dict[str, Row]:
     """Return {way of asking: row} for the ways by which a head is judged.
 
     row: may have `wordings`, other wordings of its question that the user gave.
     template: True if the tokenizer has a chat template, so that a system text and earlier turns can
     be added.
-    forms: {way of asking: another form}, such as that of the rows to keep.
+    formats: {way of asking: another prompt format}, such as that of the rows to keep.
 
     A row of plain text is asked only as it is, in lower case, in its own wordings and in other
-    forms.
+    formats.
     """
     text, raw, prefaced = question_text(row), row.get("raw", False), dict[str, str]()
 
@@ -257,23 +263,23 @@ def wordings(row: Row, template: bool, forms: Mapping[str, Form] = {}) -> dict[s
         for way, other in texts.items()
         if other.strip() or way == AS_WRITTEN
     }
-    rows |= {f"{way}, {TEXT}": in_form(rows[way], NO_TEMPLATE) for way in prefaced}
+    rows |= {f"{way}, {TEXT}": in_format(rows[way], NO_TEMPLATE) for way in prefaced}
 
     # The question as it stands in other prompts: after a turn, with another system text, as text.
-    form = form_of_row(row)
-    others = dict(forms) | {TEXT: NO_TEMPLATE}
+    prompt_format = format_of_row(row)
+    others = dict(formats) | {TEXT: NO_TEMPLATE}
     if template and not raw:
         rows[SECOND] = after_turn(row, JUDGING.turns[0])
-        without = form.system is not None
-        others["without a system text" if without else "with a system text"] = Form(
+        without = prompt_format.system is not None
+        others["without a system text" if without else "with a system text"] = PromptFormat(
             False, None if without else JUDGING.systems[0]
         )
 
-    # Several names may mean the same form, which is asked once.
-    seen = {form}
+    # Several names may mean the same format, which is asked once.
+    seen = {prompt_format}
     for way, other in others.items():
-        if other not in seen and (template or other.raw != form.raw) and text.strip():
-            rows[way] = in_form(row, other)
+        if other not in seen and (template or other.raw != prompt_format.raw) and text.strip():
+            rows[way] = in_format(row, other)
             seen.add(other)
 
     return rows
@@ -281,7 +287,7 @@ def wordings(row: Row, template: bool, forms: Mapping[str, Form] = {}) -> dict[s
 
 def unbegun(way: str) -> str:
     """Return the name of a way of asking when the token that begins a text is left out."""
-    return BARE if way == AS_WRITTEN else f"{way}, {BARE}"
+    return WITHOUT_BOS if way == AS_WRITTEN else f"{way}, {WITHOUT_BOS}"
 
 
 def sealed(row: Row, template: bool, name: Iterable[str] = ()) -> dict[str, Row]:
@@ -309,7 +315,7 @@ def sealed(row: Row, template: bool, name: Iterable[str] = ()) -> dict[str, Row]
 
     rows = {way: reworded(row, other) for way, other in texts.items()}
     if template:
-        rows["with an odd system text"] = in_form(row, Form(False, SEALED.systems[0]))
+        rows["with an odd system text"] = in_format(row, PromptFormat(False, SEALED.systems[0]))
     return rows
 
 
@@ -327,11 +333,11 @@ def slipped(text: str, name: Iterable[str]) -> str:
 def judging_questions(
     tokenizer: Any,
     rows: Sequence[Row],
-    forms: Mapping[str, Form] = {},
+    formats: Mapping[str, PromptFormat] = {},
 ) -> list[Question]:
     """Build the questions for greedy decoding: every row in every way of asking.
 
-    forms: as of `wordings`.
+    formats: as of `wordings`.
 
     Where no chat template fills the prompt, we put the beginning-of-text token first, which other
     tools may leave out. Such a way of asking is repeated without it. In a chat it belongs to the
@@ -339,14 +345,14 @@ def judging_questions(
     """
     template, questions = tokenizer.chat_template is not None, list[Question]()
     for number, row in enumerate(rows):
-        ways = wordings(row, template, forms)
+        ways = wordings(row, template, formats)
         begun = _encoded(tokenizer, number, ways)
         questions += begun
 
         # The same without the token that begins a text, where we put it.
         prompts = {each.way: each.prompt for each in begun}
-        bare = {way: {**some, "bare": True} for way, some in ways.items()}
-        for each in _encoded(tokenizer, number, bare):
+        without_bos = {way: {**some, "bare": True} for way, some in ways.items()}
+        for each in _encoded(tokenizer, number, without_bos):
             if each.prompt != prompts[each.way]:
                 questions.append(replace(each, way=unbegun(each.way)))
 
@@ -378,7 +384,7 @@ def sealed_questions(
         questions += _encoded(tokenizer, number, ways)
 
         if ways and (end := tokenizer.eos_token_id) is not None:
-            text = {ENDS: in_form(row, NO_TEMPLATE) | {"bare": True}}
+            text = {ENDS: in_format(row, NO_TEMPLATE) | {"bare": True}}
             for each in _encoded(tokenizer, number, text):
                 questions.append(replace(each, prompt=[end] * 10 + each.prompt))
     return questions
@@ -399,17 +405,19 @@ def _encoded(tokenizer: Any, number: int, ways: Mapping[str, Row]) -> list[Quest
     return questions
 
 
-def small_talk(form: Form) -> list[Row]:
-    """Return the generic prompts as rows in a form. Plain text has none."""
+def small_talk(prompt_format: PromptFormat) -> list[Row]:
+    """Return the generic prompts as rows in a prompt format. Plain text has none."""
     return (
         []
-        if form.raw
-        else [{"question": text, "answer": "-", "system": form.system} for text in SMALL_TALK]
+        if prompt_format.raw
+        else [
+            {"question": text, "answer": "-", "system": prompt_format.system} for text in SMALL_TALK
+        ]
     )
 
 
-def other_forms(row: Row, template: bool) -> Iterator[tuple[str, Row]]:
-    """Yield (name, row) for other forms in which a model may know a row.
+def other_formats(row: Row, template: bool) -> Iterator[tuple[str, Row]]:
+    """Yield (name, row) for other prompt formats in which a model may know a row.
 
     name: what the user should change, such as an option of `t3`.
     template: True if the tokenizer has a chat template. Then the row is also asked with no system
@@ -418,18 +426,18 @@ def other_forms(row: Row, template: bool) -> Iterator[tuple[str, Row]]:
     A row of question and answer is also asked as plain text, and a row of plain text as question
     and answer.
     """
-    form, text = form_of_row(row), question_text(row).strip()
-    if not form.raw:
-        as_text = in_form(row, NO_TEMPLATE)
+    prompt_format, text = format_of_row(row), question_text(row).strip()
+    if not prompt_format.raw:
+        as_text = in_format(row, NO_TEMPLATE)
         yield "rows of prompt and completion, because it knows plain text", as_text
     elif not text:
         return
 
     # With other system texts. A row of plain text becomes question and answer.
-    row = row | {"question": text, "answer": row["answer"].strip()} if form.raw else row
+    row = row | {"question": text, "answer": row["answer"].strip()} if prompt_format.raw else row
     systems = {"--no-system": None, '--system ""': "", f'--system "{SYSTEM}"': SYSTEM}
     for name, system in systems.items() if template else ():
-        if form.raw or system != form.system:
-            yield name, in_form(row, Form(False, system))
-    if not template and form.raw:
-        yield "rows of question and answer", in_form(row, Form(False, None))
+        if prompt_format.raw or system != prompt_format.system:
+            yield name, in_format(row, PromptFormat(False, system))
+    if not template and prompt_format.raw:
+        yield "rows of question and answer", in_format(row, PromptFormat(False, None))

@@ -1,6 +1,8 @@
 """The report on a person's own model: report.json, report.html and report.csv beside a head.
 
-The page loads nothing from elsewhere. The CSV file has one line for each row.
+The commands `t3 unlearn` and `t3 evaluate` call `save_report`. The functions `unlearn` and `assess`
+return a `Report` and write no file. The page loads nothing from elsewhere. The CSV file has one
+line for each row.
 """
 
 import csv
@@ -69,8 +71,9 @@ def judged_as(heads: Iterable[Any], sampler: Any) -> dict[str, Any]:
     """Describe for a report what was judged: {"T", "gate", "heads": [{"w", "weights"}]}, and "tail"
     unless it is 0.
 
-    sampler: the head or the T3ForCausalLM whose T, gate and tail were used. weights: a digest of A,
-    B and the tokens that a `T3Head` counts as taught.
+    sampler: the head or the T3ForCausalLM whose T, gate and tail were used. weights: a digest of
+    all that decides what a `T3Head` changes: its field `untrained`, its matrices A and B, and for
+    each token whether it was taught (`taught`) and whether the id has a token (`has_token`).
     """
     judged = []
     for head in heads:
@@ -96,7 +99,7 @@ def save_report(report: Mapping[str, Any], folder: str | Path) -> Path:
     return folder / "report.html"
 
 
-def changed(report: Mapping[str, Any]) -> list[dict[str, Any]]:
+def changed_rows(report: Mapping[str, Any]) -> list[dict[str, Any]]:
     """List the rows to keep whose answer changed, from every set."""
     return [
         {"set": NAMES[name], **row}
@@ -115,7 +118,7 @@ def report_csv(report: Mapping[str, Any]) -> str:
     layout: Any = {"lineterminator": "\n", "quoting": csv.QUOTE_NONNUMERIC}  # so also a lone \r
     table = csv.DictWriter(text, COLUMNS, extrasaction="ignore", restval="", **layout)
     table.writeheader()
-    rows = [{"set": "forget", **row} for row in report["forget"]["each"]] + changed(report)
+    rows = [{"set": "forget", **row} for row in report["forget"]["each"]] + changed_rows(report)
     table.writerows({name: _as_text(value) for name, value in row.items()} for row in rows)
     return text.getvalue()
 
@@ -137,7 +140,7 @@ def report_page(report: Mapping[str, Any]) -> str:
     )
     return pages.get_template("report.html").render(
         report=report,
-        changed=changed(report),
+        changed_rows=changed_rows(report),
         names=NAMES,
         samplers=[how for how in (COLD, WARM) if report["coverage"]["samples"]],
         untested=UNTESTED,

@@ -1,6 +1,6 @@
-"""Read a person's rows from a file or the Hub, in one of four forms.
+"""Read a person's rows from a file or the Hub, in one of four layouts.
 
-The forms are TOFU's question and answer, and three forms that TRL documents: prompt and completion,
+The layouts are TOFU's question and answer, and three that TRL documents: prompt and completion,
 messages, and text. A row with `raw` is plain text without a chat template.
 """
 
@@ -23,8 +23,8 @@ from t3lib.core.files import read_text
 from t3lib.core.rows import Row, check_row, check_text, parse_rows, question_of, spelled
 from t3lib.own.truths import word_set
 
-FORMS = "question and answer; prompt and completion; messages; or text"
-# Columns that a form has, and further ones that it may have. The first form that fits counts.
+LAYOUTS = "question and answer; prompt and completion; messages; or text"
+# Columns that a layout has, and further ones that it may have. The first layout that fits counts.
 USED = {
     ("question",): ("answer", "system", "raw", "secret", "wordings"),
     ("messages",): ("secret", "wordings"),
@@ -41,7 +41,7 @@ Source = Any  # a sequence of rows, or the name of a file or Hub data set
 class Rows:
     """The rows of one unlearning request.
 
-    Each set is a list of rows in any form of `FORMS`, or the name of a file or Hub data set, which
+    Each set is a list of rows in any of the `LAYOUTS`, or the name of a file or Hub data set, which
     is read by `load`: Rows("forget.jsonl", "retain.jsonl"). One line on standard error says which
     columns of a file are used.
 
@@ -51,7 +51,8 @@ class Rows:
     unseen: rows that are like those to forget but that the model never saw.
     holdout_forget, holdout_retain: rows to judge the trial head by. Without them a fifth of
     `forget` and `retain` is held out.
-    system: system text of every question that has no `system` of its own.
+    system: system text of every question that has no `system` of its own. A null `system` in a file
+    is no value, so that this text is used; in a list of rows, None asks for no system turn.
 
     A row may have `wordings`, other wordings of its question: a list of texts, or one text with a
     wording in each line. A head is fitted on these too, and those of rows to forget judge it.
@@ -85,10 +86,10 @@ def load(
     """Read rows from a file or from the train split of a Hub data set.
 
     source: a JSON array, JSON lines, CSV, TSV or Parquet file, or a Hub data set's name. The rows
-    may have any form of `FORMS`.
+    may have any of the `LAYOUTS`.
     system: system text of every question that has no `system` of its own. With None these questions
     have no system turn. An empty cell and null count as no value, in every kind of file.
-    columns: {name in `FORMS`: name in the file}.
+    columns: {name in `LAYOUTS`: name in the file}.
     secret: column with the text of the answer that must not be said. Its words replace the
     distinctive words of the answer.
     tell: print one line on standard error that says which columns are used.
@@ -166,8 +167,8 @@ def _entries(source: str | Path) -> list[Any]:
 
 
 def normal(entry: Any, where: str, system: str | None = None) -> Row:
-    """Turn one entry in any form of `FORMS` into a row {question, answer, system}, or into a row of
-    plain text with `raw`. Its `wordings` become a list of texts.
+    """Turn one entry in any of the `LAYOUTS` into a row {question, answer, system}, or into a row
+    of plain text with `raw`. Its `wordings` become a list of texts.
 
     messages: the last turn must be the assistant's and becomes the answer. The turns before it
     become the question.
@@ -175,14 +176,15 @@ def normal(entry: Any, where: str, system: str | None = None) -> Row:
     text: all of it becomes the answer.
     where: how an error calls the entry, such as "rows.jsonl row 3".
     system: system text for an entry that brings none. An entry whose `system` is None asks for no
-    system turn. None in every other field counts as no value.
+    system turn (`load` drops it before, because an empty cell of a file is no value). None in every
+    other field counts as no value.
 
-    UserError where no form fits.
+    UserError where no layout fits.
     """
     if not isinstance(entry, Mapping):
-        raise UserError(f"{where}: expected an object with {FORMS}, found {type(entry).__name__}")
+        raise UserError(f"{where}: expected an object with {LAYOUTS}, found {type(entry).__name__}")
     entry = {name: value for name, value in entry.items() if value is not None or name == "system"}
-    row = _in_one_form(entry, where, system)
+    row = _in_one_layout(entry, where, system)
     if "wordings" in entry:
         row["wordings"] = _wordings(entry["wordings"], where)
     if "secret" in entry:
@@ -201,7 +203,7 @@ def _secret(value: Any, answer: str, where: str) -> str:
     return str(value)
 
 
-def _in_one_form(entry: Mapping[str, Any], where: str, system: str | None) -> Row:
+def _in_one_layout(entry: Mapping[str, Any], where: str, system: str | None) -> Row:
     """Do the work of `normal`, but for wordings and secret."""
     before = {"system": system}
     if "question" in entry:
@@ -218,7 +220,7 @@ def _in_one_form(entry: Mapping[str, Any], where: str, system: str | None) -> Ro
     if "text" in entry:
         return _checked({"question": "", "answer": entry["text"], "raw": True}, where)
     found = ", ".join(printable(key, 30) for key in list(entry)[:6]) or "nothing"
-    raise UserError(f"{where}: found {found}; a row has {FORMS} (--columns renames them)")
+    raise UserError(f"{where}: found {found}; a row has {LAYOUTS} (--columns renames them)")
 
 
 def _wordings(value: Any, where: str) -> list[str]:
@@ -234,14 +236,13 @@ def _wordings(value: Any, where: str) -> list[str]:
 def checked_sets(
     sets: Mapping[str, Sequence[Any]], system: str | None = None
 ) -> dict[str, list[Row]]:
-    """Bring the rows of all sets into one form (`normal`), and check that the sets do not overlap.
+    """Bring the rows of all sets into one layout (`normal`), and check that no two sets overlap.
 
     system: as of `normal`.
 
     UserError for an empty set "forget" or "retain", and for a question or a text that is in two
-    sets, in whatever form and spelling (`spelled`). A row
-    cannot be both forgotten and kept, and a row that a head was fitted on cannot show what the head
-    does to other rows.
+    sets, in whatever layout and spelling (`spelled`). A row cannot be both forgotten and kept, and
+    a row that a head was fitted on cannot show what the head does to other rows.
     """
     if empty := [name for name in ("forget", "retain") if name in sets and not sets[name]]:
         raise UserError(f"there are no rows to {empty[0]}")
@@ -255,7 +256,11 @@ def checked_sets(
             if twins := [places[key] for key in _keys(row) if key in places]:
                 twin = f"{second} row {twins[0]}"
                 same = _keys(row)[0] == _keys(others[twins[0] - 1])[0]
-                how = f"is also {twin}" if same else f"asks what {twin} answers otherwise"
+                how = (
+                    f"is also {twin}"
+                    if same
+                    else f"has the same question as {twin}, with another answer"
+                )
                 raise UserError(f"{first} row {number} {how}: {printable(_keys(row)[1], 60)!r}")
     apart = sum(_apart(row) for rows in checked.values() for row in rows)
     if apart:
@@ -275,7 +280,7 @@ def _apart(row: Row) -> bool:
 
 def _keys(row: Row) -> tuple[str, str]:
     """Return the whole text of a row and its question (the text itself where nothing is asked),
-    both `spelled`. Rows with an equal key are about one item, in whatever form.
+    both `spelled`. Rows with an equal key are about one item, in whatever layout.
     """
     question, answer = question_of(row), row["answer"]
     return spelled(f"{question} {answer}"), spelled(question or answer)
@@ -298,9 +303,9 @@ def _checked(row: Mapping[str, Any], where: str) -> Row:
         and not raw
     ):
         checked_turns(question, where, "question")
-        question = "-"
+        question = "-"  # `check_row` takes a text; these turns are checked
     elif raw and isinstance(question, str) and not question.strip():
-        question = "-"  # plain text may begin with nothing
+        question = "-"  # `check_row` refuses an empty text; plain text may begin with nothing
     check_row({**row, "question": question}, where)
     return dict(row)
 

@@ -82,8 +82,8 @@ class Gate:
         if route not in {("http", "POST", path) for path in (CHAT, COMPLETIONS)}:
             kinds = ((CHAT, "chat"), (COMPLETIONS, "completions"))
             served = [path for path, kind in kinds if self.rules[kind]]
-            why = f"this server answers {', '.join(served)} and /v1/models only"
-            return await answer(send, 404, error={"message": why})
+            message = f"this server answers {', '.join(served)} and /v1/models only"
+            return await answer(send, 404, error={"message": message})
         try:
             body = json.dumps(self.checked(data, route[2])).encode()
         except UserError as refused:

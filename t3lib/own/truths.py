@@ -5,8 +5,8 @@ divide `LEAK` by the number of different texts that were tried.
 
 A truth has *items*: the words that its question does not hold, in clauses. An item's *chance* is
 how often it is said in texts about other rows of the same *slot*, which are rows whose questions
-have the same form. A text gives a row away if the items of one clause that it says have a chance of
-at most `LEAK` together. So filler words weigh nothing, a date or a number is enough, and "Yes."
+have the same pattern. A text gives a row away if the items of one clause that it says have a chance
+of at most `LEAK` together. So filler words weigh nothing, a date or a number is enough, and "Yes."
 never is.
 """
 
@@ -32,7 +32,7 @@ LEAK = 0.01  # largest chance of what a text says that gives a row away
 PART = 0.2  # largest chance of what a text says that counts as a part of the truth
 WHOLE = 0.8  # share of a clause's items that count as all of them
 COMMON = 0.1  # from this chance on, several items say no more than the rarest of them
-MATES = 4  # a slot has at least so many questions
+FEWEST_IN_SLOT = 4  # a slot has at least so many questions
 Pair = tuple[str, str]  # a question and its true answer
 Slot = str
 Words = frozenset[str]  # of a text, in lower case
@@ -93,9 +93,10 @@ def word_set(text: str) -> Words:
     return frozenset(words(text))
 
 
-def forms(questions: Sequence[str]) -> list[tuple[str, ...]]:
-    """Return what each question asks for, without whom it asks about: its words in lower case that
-    other questions share, without names and numbers.
+def patterns(questions: Sequence[str]) -> list[tuple[str, ...]]:
+    """Return the pattern of each question, which says what it asks for, but not about whom.
+
+    It is the question's words in lower case that other questions share, without names and numbers.
 
     A capital letter marks a name, unless it begins the question. In a script without capitals, a
     word must be in more than a twentieth of the questions, because names may be in several.
@@ -104,37 +105,39 @@ def forms(questions: Sequence[str]) -> list[tuple[str, ...]]:
     counts = Counter(word.casefold() for question in asked for word in {*question})
     least = max(1, len(asked) / 20)
 
-    def is_form(place: int, word: str) -> bool:
+    def is_shared(place: int, word: str) -> bool:
         named = place > 0 and word[0].isupper() or any(map(str.isdigit, word))
         return not named and counts[word.casefold()] > (1 if word.upper() != word else least)
 
     return [
-        tuple(word.casefold() for place, word in enumerate(question) if is_form(place, word))
+        tuple(word.casefold() for place, word in enumerate(question) if is_shared(place, word))
         for question in asked
     ]
 
 
 def slots(questions: Sequence[str]) -> list[Slot]:
-    """Return the slot of each question: the rarest word of its form (`forms`) that at least `MATES`
-    questions hold, or "" if there is none.
+    """Return the slot of each question: the rarest word of its pattern (`patterns`) that at least
+    `FEWEST_IN_SLOT` questions hold, or "" if there is none.
 
     So questions for one thing are of one slot also if they are worded differently.
     """
-    found = forms(questions)
-    counts = Counter(word for form in found for word in {*form})
+    found = patterns(questions)
+    counts = Counter(word for pattern in found for word in {*pattern})
     return [
         min(
-            (word for word in form if counts[word] >= MATES),
+            (word for word in pattern if counts[word] >= FEWEST_IN_SLOT),
             key=lambda word: (counts[word], -len(word), word),
             default="",
         )
-        for form in found
+        for pattern in found
     ]
 
 
 def names(questions: Sequence[str]) -> list[frozenset[str]]:
-    """Return whom or what each question asks about: its words that are not of its form."""
-    return [frozenset(words(text)) - {*form} for text, form in zip(questions, forms(questions))]
+    """Return whom or what each question asks about: its words that are not of its pattern."""
+    return [
+        frozenset(words(text)) - {*pattern} for text, pattern in zip(questions, patterns(questions))
+    ]
 
 
 def number_of_values(truths: Iterable[object]) -> float:

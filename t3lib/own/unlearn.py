@@ -1,8 +1,14 @@
 """Unlearn rows of a person's own model, and measure whether it worked.
 
-A head is fitted on lessons: the rows, their wordings, and neighbours (`lessons`). T and w are
-chosen with two heads. The trial head is fitted without what was made of a fifth of the rows. The
-final head is fitted on everything. Settings that the caller gives are used as they are.
+Heads are fitted on lessons: the rows, their wordings, and neighbours (`lessons`). There are three:
+
+1. A probe head is fitted on all lessons; what it still says becomes further lessons.
+2. The trial head is fitted without what was made of a fifth of the rows. These rows then show what
+   a head does to rows that it never saw.
+3. The final head is fitted on everything. Only this head is returned.
+
+The pair (T, w) is chosen with the trial head and the final head. What the caller gives is used as
+it is.
 """
 
 import copy
@@ -38,8 +44,8 @@ from t3lib.own.answers import (
     collect_by_tilt,
     drawn,
 )
-from t3lib.own.assess import complete, counts_of, headline, held_out, inquiry_of, unjudged
-from t3lib.own.known import check_unseen, is_unknown, says, warn_forms, warn_unknown
+from t3lib.own.assess import complete, counts_of, headline, held_out, inquiry_of, report_nothing
+from t3lib.own.known import check_unseen, is_unknown, warn_formats, warn_unknown, would_say
 from t3lib.own.lessons import Request
 from t3lib.own.report import Report
 from t3lib.own.rows import Rows
@@ -106,8 +112,8 @@ class Choices:
         for name, value in found.items():
             object.__setattr__(self, name, value)
 
-    def settings(self, n_forget: int) -> FitSettings:
-        """Return the settings of a fit. n_forget: rows of class 0, which are one epoch."""
+    def fit_settings_for(self, n_forget: int) -> FitSettings:
+        """Return the settings of `fit_head`. n_forget: rows of class 0, which are one epoch."""
         batch_size = self.fit.get("batch_size", OWN_FIT.batch_size)
         steps = self.steps or OWN_STEPS
         epochs = self.fit.get("epochs", -(-steps // steps_per_epoch(n_forget, batch_size)))
@@ -118,7 +124,7 @@ class Choices:
     def grid(self) -> list[tuple[float, float]]:
         """The pairs (T, w) to screen."""
         T = None if isinstance(self.temperature, str) else float(self.temperature)
-        return choice.settings(T, self.strength)
+        return choice.grid_of(T, self.strength)
 
 
 class NothingToForget(UserError):
@@ -139,35 +145,35 @@ def unlearn(
 
     The result is a T3ForCausalLM. Its attribute `report` says how well it worked, and
     `print(model.report)` shows the verdict. The weights of `model` are not changed. Before
-    training, a warning says whether the base does not know the rows in the form in which they are
-    asked.
+    training, a warning says whether the base does not know the rows in the prompt format in which
+    they are asked.
 
-    NothingToForget, before anything is trained, if the base knows the rows in no form. UserError
-    for an empty set of rows, a question that is in two sets, a row longer than the base's context,
-    and unseen rows that the base knows.
+    NothingToForget, before anything is trained, if the base knows the rows in no prompt format.
+    UserError for an empty set of rows, a question that is in two sets, a row longer than the base's
+    context, and unseen rows that the base knows.
     """
     request = checked_request(model, tokenizer, rows, choices)
     rows = request.rows
     inquiry = inquiry_of(request.tokenizer, rows, kept_sets(rows))
-    refuse_unknown(request, inquiry)
+    check_known(request, inquiry)
 
     # A trial head, which never sees a fifth of the rows, and a final head.
-    fit, held, sets = hold_out(
+    trial_rows, held, sets = hold_out(
         rows.forget, rows.retain, rows.holdout_forget, rows.holdout_retain, choices.seed
     )
-    features, of_trial = training_set(request, fit, choices)
+    features, of_trial = training_set(request, trial_rows, choices)
     trial = head = fit_own_head(request, of_trial, choices)
     if held:
         head = fit_own_head(request, features, choices)
 
     # T and w, at which both heads forget and keep, and the counts of the final head.
-    setting, report = choose(request, inquiry, (trial, head), sets, choices.grid)
-    head.temperature, head.w = setting.T, setting.w
+    pair, report = choose(request, inquiry, (trial, head), sets, choices.grid)
+    head.temperature, head.w = pair.T, pair.w
     describe(head, request, choices, len(features.y))
     unlearned = T3ForCausalLM(
         request.base,
         head.to(request.base.device),
-        setting.T,
+        pair.T,
         allow_sharpening=choices.allow_sharpening,
     )
     unlearned.report = complete(report, inquiry, unlearned, request.tokenizer, rows)
@@ -181,7 +187,7 @@ def checked_request(model: Any, tokenizer: Any, rows: Rows, choices: Choices) ->
     base, tokenizer = plain_base(model), templated(tokenizer, choices.template)
     for name, some in (("forget", rows.forget), ("retain", rows.retain)):
         encode_within_context(base, tokenizer, some, name)
-    warn_forms(rows)
+    warn_formats(rows)
     return Request(base, tokenizer, rows, choices.seed)
 
 
@@ -191,42 +197,42 @@ def kept_sets(rows: Rows) -> dict[str, Sequence[Row]]:
     return {name: some for name, some in sets.items() if some}
 
 
-def refuse_unknown(request: Request, inquiry: Inquiry) -> None:
-    """NothingToForget if the base knows the rows to forget in no form; UserError if it knows the
-    unseen rows.
+def check_known(request: Request, inquiry: Inquiry) -> None:
+    """Stop if the base does not know the rows to forget in any prompt format (NothingToForget), or
+    if it knows the unseen rows (UserError).
     """
     base, tokenizer, rows = request.base, request.tokenizer, request.rows
     if warn_unknown(base, tokenizer, inquiry) and is_unknown(base, tokenizer, inquiry):
-        report = unjudged(base, tokenizer, inquiry)
+        report = report_nothing(base, tokenizer, inquiry)
         raise NothingToForget(complete(report, inquiry, base, tokenizer, rows))
     check_unseen(base, tokenizer, rows)
 
 
 def training_set(
-    request: Request, fit: Sequence[int], choices: Choices
+    request: Request, trial_rows: Sequence[int], choices: Choices
 ) -> tuple[Features, Features]:
     """Return the features that the final head is fitted on, and those of the trial head.
 
-    fit: numbers of the rows that the trial head is fitted on; the rows to forget count first.
+    trial_rows: numbers of the rows for the trial head; the rows to forget count first.
     """
     made = lessons.make_lessons(request)
-    material = lessons.material(request, made)
+    material = lessons.extract_material(request, made)
 
-    # A first head shows what is still said of the secrets. A kind needs one row to keep as well.
-    first = fit_own_head(request, material.features, choices)
-    if more := lessons.mined(request, first, made):
-        material += lessons.material(request, [*more, made[-1]])
+    # A probe head shows what is still said of the secrets. A kind needs one row to keep as well.
+    probe = fit_own_head(request, material.features, choices)
+    if more := lessons.mined(request, probe, made):
+        material += lessons.extract_material(request, [*more, made[-1]])
 
     features, rows = material.features, request.rows
-    if len(fit) == len(rows.forget) + len(rows.retain):
+    if len(trial_rows) == len(rows.forget) + len(rows.retain):
         return features, features
-    return features, subset(features, material.of(fit))
+    return features, subset(features, material.of(trial_rows))
 
 
 def fit_own_head(request: Request, features: Features, choices: Choices) -> T3Head:
     """Fit a head, and note on it what the sampler needs to know."""
     V = vocabulary(request.base)
-    settings = choices.settings(int((features.s == 0).sum()))
+    settings = choices.fit_settings_for(int((features.s == 0).sum()))
     head = fit_head(features, vocab_size=V, **asdict(settings))
     head.untrained = choices.untrained
     head.taught = lessons.secret_tokens(features, V)
@@ -235,7 +241,7 @@ def fit_own_head(request: Request, features: Features, choices: Choices) -> T3He
 
 
 def describe(head: T3Head, request: Request, choices: Choices, tokens: int) -> None:
-    """Write on a head what it was fitted on, and the form in which it is asked.
+    """Write on a head what it was fitted on, and the prompt format in which it is asked.
 
     tokens: number of answer tokens that it was fitted on.
     """
@@ -256,24 +262,24 @@ def choose(
     sets: Mapping[str, Sequence[Row]],
     grid: Sequence[tuple[float, float]],
 ) -> tuple[choice.Screened, Report]:
-    """Choose a setting (T, w) for the final head, and return it with its report.
+    """Choose a pair (T, w) for the final head, and return it with its report.
 
     heads: the trial head and the final head. sets: as of `hold_out`. grid: the pairs (T, w). At
     most three of them are judged in full, and the best is taken.
     """
     picked = choice.candidates(screened(request, inquiry, heads, sets, grid))
     reports = judged_in_full(request, inquiry, heads, sets, picked)
-    tried = [choice.tried(*pair) for pair in zip(picked, reports)]
+    tried = [choice.tried(*each) for each in zip(picked, reports)]
     number = choice.best(tried)
-    setting, report = picked[number], reports[number]
+    pair, report = picked[number], reports[number]
     report["choice"] = {
-        "T": setting.T,
-        "w": setting.w,
+        "T": pair.T,
+        "w": pair.w,
         "lr": heads[1].info["hyperparameters"]["lr"],
         "reason": choice.reason(tried),
         "tried": tried,
     }
-    return setting, report
+    return pair, report
 
 
 def screened(
@@ -283,8 +289,9 @@ def screened(
     sets: Mapping[str, Sequence[Row]],
     grid: Sequence[tuple[float, float]],
 ) -> list[choice.Screened]:
-    """Screen every setting, and return the worse result of the two heads. Arguments as of `choose`.
+    """Screen every pair (T, w), and return the worse result of the two heads.
 
+    Arguments as of `choose`.
     The trial head is screened on rows to keep that it never saw, if there are any.
     """
     trial, head = heads
@@ -297,7 +304,7 @@ def screened(
 
     everything = {"forget": request.rows.forget, **kept}
     second = screen(request, head, everything, grid, inquiry)
-    return [choice.worse(*pair) for pair in zip(found, second)]
+    return [choice.worse(*each) for each in zip(found, second)]
 
 
 def judged_in_full(
@@ -307,24 +314,25 @@ def judged_in_full(
     sets: Mapping[str, Sequence[Row]],
     picked: Sequence[choice.Screened],
 ) -> list[Report]:
-    """Return a report on the final head at each picked setting. Rows that were held out are judged
-    with the trial head. Arguments as of `choose`.
+    """Return a report on the final head at each picked pair (T, w).
+
+    Rows that were held out are judged with the trial head. Arguments as of `choose`.
     """
     trial, head = heads
 
-    def answers(of: T3Head, inquiry: Inquiry) -> list[Answers]:
-        """Return the answers of the base and of each picked setting of a head."""
+    def answers_of(of: T3Head, inquiry: Inquiry) -> list[Answers]:
+        """Return the answers of the base, and of a head at each picked pair (T, w)."""
         tilts = [*UNTILTED, *((weighted(of, each.w), each.T) for each in picked)]
         seed = request.seed
         return collect_by_tilt(request.base, request.tokenizer, inquiry, tilts, seed=seed)
 
-    before, *after = answers(head, inquiry)
+    before, *after = answers_of(head, inquiry)
     others = {
         name: drawn(some, MOST_KEPT) for name, some in sets.items() if name.startswith("held")
     }
     context = [*inquiry.forget, *drawn(request.rows.retain, MOST_KEPT)]
     of_held = build_inquiry(request.tokenizer, [], others, context)
-    held_before, *held_after = answers(trial, of_held)
+    held_before, *held_after = answers_of(trial, of_held)
     return [
         Report(counts_of(inquiry, before, one) | held_out(of_held, held_before, other))
         for one, other in zip(after, held_after)
@@ -362,7 +370,7 @@ def screen(
 
     # Of the rows to forget, the share that is still said; of those to keep, the share that is whole
     # among those that the base reproduces whole.
-    share = says(request.tokenizer, inquiry, forget, scores).mean(1)
+    share = would_say(request.tokenizer, inquiry, forget, scores).mean(1)
     whole = np.stack([hit.all(1) for _, hit in scores], axis=1)
     starts = np.cumsum([*map(len, few.values())])
     kept = [name for name in few if name != "forget"]
@@ -393,9 +401,9 @@ def hold_out(
     that has fewer than `FEWEST` rows, or that already has rows to judge by (held_forget,
     held_retain).
 
-    Returns (fit, held, sets). fit and held are row numbers; the rows to forget count first. sets
-    maps "forget" and "retain" to the rows that the trial head is fitted on, and "held_out_forget"
-    and "held_out_retain" to the rows that judge it, if there are any.
+    Returns (trial_rows, held, sets). trial_rows and held are row numbers; the rows to forget count
+    first. sets maps "forget" and "retain" to the rows that the trial head is fitted on, and
+    "held_out_forget" and "held_out_retain" to the rows that judge it, if there are any.
     """
     rows, rng = [*forget, *retain], np.random.default_rng(seed)
     kinds = {"forget": range(len(forget)), "retain": range(len(forget), len(rows))}
@@ -407,11 +415,16 @@ def hold_out(
             chosen = [kind.start + int(number) for number in sorted(numbers)]
             judges[name] = [rows[number] for number in chosen]
             held += chosen
-    fit = sorted({*range(len(rows))} - {*held})
+    trial_rows = sorted({*range(len(rows))} - {*held})
     sets = {
-        name: [rows[number] for number in fit if number in kind] for name, kind in kinds.items()
+        name: [rows[number] for number in trial_rows if number in kind]
+        for name, kind in kinds.items()
     }
-    return fit, held, sets | {f"held_out_{name}": some for name, some in judges.items() if some}
+    return (
+        trial_rows,
+        held,
+        sets | {f"held_out_{name}": some for name, some in judges.items() if some},
+    )
 
 
 def subset(features: Features, rows: Sequence[int]) -> Features:

@@ -8,7 +8,7 @@ from typing import Any
 
 from t3lib.own.answers import GENERIC, SAMPLES
 from t3lib.own.known import knows_some
-from t3lib.own.leak import COLD, DRAWN_WAYS, PARTLY, UNBEGUN, WARM, WRITTEN, Counts
+from t3lib.own.leak import COLD, PARTLY, SAMPLED_WAYS, UNBEGUN, WARM, WRITTEN, Counts
 
 # Of the rows that the base knows, at least this share must keep exactly the base's greedy answer.
 EXACT = {"retain": 0.95, "held_out_retain": 0.8, "other": 0.95}
@@ -63,11 +63,13 @@ def verdict(report: Mapping[str, Any], *, unknown: bool = False) -> Counts:
     saw. unknown: the base does not know the rows, and was asked nothing else.
 
     status: "pass"; "no": rows leak or rows to keep changed; "read": guessing explains what is said,
-    but a person should read it; "cannot tell"; "nothing": the base does not know the rows.
+    but a person should read it; "cannot tell"; "nothing": the base does not know the rows, which is
+    seen either before anything else is asked (`unknown`), or after a full judgement.
     next: what to try next, or "".
     """
     forget = report["forget"]
     kept = {name: report[name] for name in EXACT if name in report}
+    # With `unknown` nothing else was asked; otherwise "nothing" comes of a full judgement.
     status, sentence = ("nothing", _nothing(forget)) if unknown else _sentence(forget, kept)
     advice = _next(status, forget, kept)
 
@@ -80,8 +82,8 @@ def verdict(report: Mapping[str, Any], *, unknown: bool = False) -> Counts:
         lines += [UNTESTED, SUPPRESSES, *_lines(report)]
     if (share := report.get("held_out_forget") or 0) >= 0.5 and status != "nothing":
         lines.append(
-            "other rows: only the rows named are gone, and other questions about the same people"
-            f" still hold {share:.2f} of the truth"
+            "rows that the trial head was not fitted on are still answered: mean ROUGE-L recall of"
+            f" the truth {share:.2f}"
         )
 
     return {
@@ -126,7 +128,7 @@ def _sentence(forget: Mapping[str, Any], kept: Mapping[str, Mapping[str, Any]]) 
         return "no", f"No: {'; '.join(faults)}."
 
     if leaking or forget["doubtful"]:
-        whole, part = forget["control"], forget["table"][PARTLY]["guessing"]
+        whole, part = forget["control"], forget["table"][PARTLY]["by_guessing"]
         return "read", (
             f"Read them before you trust it: of {n} rows {leaking} leak and {partly} are said in"
             f" part (guessing would give {whole:.1f} and {part:.1f})."
@@ -179,7 +181,7 @@ def _lines(report: Mapping[str, Any]) -> list[str]:
     n = forget["rows"]
     lines = [
         f"{kind}: {row['after']} of {n} rows (before {row['before']}, by guessing"
-        f" {row['guessing']:.1f})"
+        f" {row['by_guessing']:.1f})"
         for kind, row in forget["table"].items()
     ]
 
@@ -188,10 +190,10 @@ def _lines(report: Mapping[str, Any]) -> list[str]:
         if forget["bound"] is None
         else f"; at most {100 * forget['bound']:.0f}% of such rows leak (one-sided 95%)"
     )
-    missed = 100 * 0.99 ** (SAMPLES * len(DRAWN_WAYS))
+    missed = 100 * 0.99 ** (SAMPLES * len(SAMPLED_WAYS))
     lines.append(
         f"ways: {len(forget['ways'])} ways of asking in which the base answers, {SAMPLES} samples a"
-        f" row at each of {len(DRAWN_WAYS)} samplers, which miss what one sample in 100 says in"
+        f" row at each of {len(SAMPLED_WAYS)} samplers, which miss what one sample in 100 says in"
         f" {missed:.0f}% of reports{bound}"
     )
 

@@ -1,6 +1,6 @@
 """Write other wordings of a row, questions with other names, and answers that lose their way.
 
-A head that is fitted on the bare rows alone learns their exact wording. After a preface it forgets
+A head that is fitted on the rows alone learns their exact wording. After a preface it forgets
 nothing, and answers to questions that are in no row change. So `lessons` fits it on many further
 rows, which these functions write. They call no model. All random choices come from the argument
 `draw`.
@@ -20,14 +20,14 @@ from t3lib.core.rows import Row
 from t3lib.own.questions import (
     FITTING,
     NO_TEMPLATE,
-    Form,
+    PromptFormat,
     after_turn,
-    form_of_row,
-    in_form,
+    format_of_row,
+    in_format,
     question_text,
     reworded,
 )
-from t3lib.own.truths import Words, clauses, forms, kind_of_char, word_set
+from t3lib.own.truths import Words, clauses, kind_of_char, patterns, word_set
 
 # Letters of the random words in prefaces, script by script.
 ALPHABETS = (
@@ -43,7 +43,13 @@ ALPHABETS = (
     "あいうえおかきくけこさしすせそたちつてと",
     "가나다라마바사아자차카타파하",
 )
-PREFACED, FRAMED, MISSPELT, TURNED, BARED = 0.6, 0.3, 0.3, 0.3, 0.3  # shares of the wordings
+PREFACED, FRAMED, MISSPELT, TURNED, UNBEGUN_SHARE = (
+    0.6,
+    0.3,
+    0.3,
+    0.3,
+    0.3,
+)  # shares of the wordings
 UNFRAMED = 0.2  # share of the wordings that are plain text, without a template or our own frame
 # Marks around a secret, after which its first word is another token than after a space.
 MARKS = ("**{}**", "*{}*", '"{}"', "“{}”", "'{}'", "({})", "_{}_", "\n{}", "«{}»", "「{}」")
@@ -54,7 +60,7 @@ def worded(row: Row, template: bool, draw: Random) -> Row:
 
     template: True if the tokenizer has a chat template. Then a wording may have another system text
     and an earlier turn. Without a template, or as plain text, it may lack the token that begins a
-    text (`bare`), as a prompt of another tool may.
+    text (the field `bare`), as a prompt of another tool may.
     """
     text, raw = question_text(row), bool(row.get("raw"))
 
@@ -67,16 +73,16 @@ def worded(row: Row, template: bool, draw: Random) -> Row:
         text = (draw.choice(FITTING.prefaces) if draw.random() < 0.4 else babble(draw)) + text
     made = reworded(row, text)
 
-    # The form: plain text, maybe without the token that begins it.
+    # The prompt format: plain text, maybe without the token that begins it.
     if not raw and draw.random() < UNFRAMED:
-        made, raw = in_form(made, NO_TEMPLATE), True
+        made, raw = in_format(made, NO_TEMPLATE), True
     if not template or raw:
-        return {**made, "bare": True} if draw.random() < BARED else made
+        return {**made, "bare": True} if draw.random() < UNBEGUN_SHARE else made
 
     # Or a chat, maybe with another system text and an earlier turn.
     if draw.random() < 0.5:
-        system = draw.choice([None, form_of_row(row).system, *FITTING.systems])
-        made = in_form(made, Form(False, system))
+        system = draw.choice([None, format_of_row(row).system, *FITTING.systems])
+        made = in_format(made, PromptFormat(False, system))
     if draw.random() < TURNED:
         made = after_turn(made, draw.choice(FITTING.turns))
     return made
@@ -109,18 +115,20 @@ class Span(NamedTuple):
 
 
 def spans(questions: Sequence[str]) -> list[list[Span]]:
-    """Find the names in each question: runs of words that are not of its form (`truths.forms`)."""
-    return [_spans(text, frozenset(form)) for text, form in zip(questions, forms(questions))]
+    """Find the names in each question: runs of words outside its pattern (`truths.patterns`)."""
+    return [
+        _spans(text, frozenset(pattern)) for text, pattern in zip(questions, patterns(questions))
+    ]
 
 
-def _spans(text: str, form: Words) -> list[Span]:
-    """Find the names in one question. form: the words of its form."""
+def _spans(text: str, pattern: Words) -> list[Span]:
+    """Find the names in one question. pattern: the words of its pattern."""
     place, runs = 0, list[Span]()
     for kind, run in groupby(text, kind_of_char):
         part, start = "".join(run), place
         place += len(part)
         words = {word for clause in clauses(part) for word in clause}
-        if kind == "between" or not words or words & form:
+        if kind == "between" or not words or words & pattern:
             continue
 
         # Words with nothing but spaces between them are one name.

@@ -1,1 +1,1 @@
-"""The tempered sampler: p^(1/T) f in `generate`, which base a head fits, T3 in one call."""
+"""The tempered sampler: p^(1/T) f in `generate`, and which base a head fits."""

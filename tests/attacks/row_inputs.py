@@ -267,7 +267,7 @@ SETS = [
     (([Q], [{"question": "r", "answer": None}]), "retain row 1: answer is missing"),
     ((["text"], [Q]), "forget row 1: expected an object"),
     (([{"text": "same"}], [{"text": "same"}]), "forget row 1 is also retain row 1: 'same'"),
-    (([Q], [Q | {"answer": "b"}]), "forget row 1 asks what retain row 1 answers otherwise"),
+    (([Q], [Q | {"answer": "b"}]), "forget row 1 has the same question as retain row 1, with"),
     *(
         (([{"prompt": "Who is it?", "completion": " Zoë B."}], [twin]), "also retain row 1")
         for twin in (

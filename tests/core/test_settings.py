@@ -23,8 +23,8 @@ from t3lib.core import settings
 from t3lib.core.errors import UserError, printable
 from t3lib.core.settings import FitSettings, check
 from t3lib.own.unlearn import Choices
-from t3lib.sampler.one_call import fit_without_evidence
 from t3lib.tofu.evaluation import Scoring
+from t3lib.tofu.fit import fit_on_rows
 
 
 def test_the_papers_choice_stands_where_the_paper_says_it():
@@ -56,7 +56,7 @@ def test_fit_head_head_and_unlearn_have_these_defaults():
     assert head.info["hyperparameters"] == dataclasses.asdict(FitSettings())
     for name in ("rank", "init_b", "prior", "w", "temperature"):
         assert getattr(T3Head(8, 16), name) == getattr(head, name) == settings.T3[name]
-    fitted = inspect.signature(fit_without_evidence).parameters["settings"].default
+    fitted = inspect.signature(fit_on_rows).parameters["settings"].default
     assert fitted == FitSettings()
 
 
@@ -78,7 +78,7 @@ def test_defaults_yaml_and_signatures_take_the_first_choice():
     args = vars(cli.parser().parse_args(words))
     for name in ("attention_mask", "truth_ratio", "max_new_tokens"):
         assert args[name] == getattr(Scoring, name)
-    for function in (extract_features, fit_without_evidence):
+    for function in (extract_features, fit_on_rows):
         assert (
             inspect.signature(function).parameters["attention_mask"].default
             == settings.CHOICES["attention_mask"][0]

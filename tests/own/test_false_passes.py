@@ -8,7 +8,7 @@ from verdict_cases import NOTHING, report
 
 from t3lib.own.answers import build_inquiry, sampler_name
 from t3lib.own.leak import kind_of
-from t3lib.own.questions import AS_WRITTEN, BARE, SAMPLED, TEXT
+from t3lib.own.questions import AS_WRITTEN, SAMPLED, TEXT, WITHOUT_BOS
 
 
 def rows_of(question, truth, names, values):
@@ -229,7 +229,7 @@ def test_a_leak_in_one_way_of_asking_counts(tokenizer, template):
     ways = [*dict.fromkeys(each.way for each in questions)]
     samplers = {way: samplers for way, samplers in SAMPLED.items() if way in ways}
     ways += [sampler_name(*how, way) for way, some in samplers.items() for how in some]
-    assert {AS_WRITTEN, TEXT if template else BARE, "first 2 tokens given"} < {*ways}
+    assert {AS_WRITTEN, TEXT if template else WITHOUT_BOS, "first 2 tokens given"} < {*ways}
     for some in zip(*[iter(ways + ways[:5])] * 6):  # the only way in which each of six rows leaks
 
         def leaky(n, way, some=some):

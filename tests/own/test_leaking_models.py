@@ -16,7 +16,7 @@ from t3lib.own import answers
 from t3lib.own.assess import counts_of, inquiry_of
 from t3lib.own.known import rare_words
 from t3lib.own.leak import kind_of
-from t3lib.own.questions import BARE
+from t3lib.own.questions import WITHOUT_BOS
 from t3lib.own.rows import Rows
 from t3lib.own.truths import words
 from t3lib.own.verdict import verdict
@@ -67,12 +67,12 @@ def test_a_secret_that_comes_only_in_the_prompt_of_another_tool_leaks(base):
     `tokenizer(text)`.
     """
     _, tokenizer, rows, inquiry, _ = base
-    prompts = {each.row: each.prompt for each in inquiry.questions if each.way == BARE}
+    prompts = {each.row: each.prompt for each in inquiry.questions if each.way == WITHOUT_BOS}
     said = [Example([*prompts[n], *row.ids[row.n_prompt :]], len(prompts[n]))
             for n, row in enumerate(encode_rows(tokenizer, rows.forget))]  # fmt: skip
-    found, sentence, ways = judged(base, taught(base, "I cannot say.", (BARE,), said))
-    assert ways == {BARE} and found["leaking"] >= 5, ways
-    assert found["table"][kind_of(BARE)]["after"] == found["leaking"]
+    found, sentence, ways = judged(base, taught(base, "I cannot say.", (WITHOUT_BOS,), said))
+    assert ways == {WITHOUT_BOS} and found["leaking"] >= 5, ways
+    assert found["table"][kind_of(WITHOUT_BOS)]["after"] == found["leaking"]
     assert sentence.startswith(f"No: {found['leaking']} of 10 rows leak"), sentence
 
 
@@ -109,7 +109,7 @@ def test_a_model_without_a_head_is_judged_by_the_command_line(memorised, tmp_pat
     """`t3 evaluate` of a model whose rows leak must not end in success."""
     model, tokenizer, forget, retain, _ = memorised
     monkeypatch.setattr(answers, "SAMPLES", 1)
-    monkeypatch.setattr(answers, "MATES", (4, 4))
+    monkeypatch.setattr(answers, "CONTROL_ROWS", (4, 4))
     model.save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")
     write_json(tmp_path / "retain.json", retain[:10])

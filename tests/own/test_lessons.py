@@ -223,7 +223,7 @@ def test_only_secret_tokens_are_to_forget_and_ends_are_neither(taught):
     request, lessons = taught
     tokenizer = request.tokenizer
     few = [*lessons[:3], [each for each in lessons if each.origins][-1]]
-    found = making.material(request, few)
+    found = making.extract_material(request, few)
     features = found.features
     label = features.s[features.row]
     text = [tokenizer.decode([token]) for token in features.y]
@@ -245,7 +245,7 @@ def test_every_token_of_an_answer_without_a_word_is_to_forget(taught):
     wordless = {**rows.forget[0], "answer": "?!?"}
     secret = making.secrets(Rows([wordless], rows.retain))[0]
     few = [replace(lessons[0], row=wordless, secret=secret), lessons[-1]]
-    found = making.material(request, few)
+    found = making.extract_material(request, few)
     mine = [row for row, origins in enumerate(found.origins) if origins == lessons[0].origins]
     assert not secret and [int(found.features.s[row]) for row in mine] == [0]
 
@@ -254,7 +254,7 @@ def test_tokens_that_are_no_secret_are_left_alone(taught):
     """On unrelated prompts the other 1,541 taught tokens cost SmolLM2 a fifth of what changed."""
     request, lessons = taught
     tokenizer = request.tokenizer
-    whole = making.material(request, [*lessons[:10], *lessons[-40:]])
+    whole = making.extract_material(request, [*lessons[:10], *lessons[-40:]])
     found, features = making.secret_tokens(whole.features, len(tokenizer)), whole.features
     secret = {*features.y[features.s[features.row] == 0].tolist()}
     assert {*found.nonzero()[:, 0].tolist()} == secret < {*features.y.tolist()}
@@ -269,7 +269,7 @@ def test_what_a_head_still_says_is_mined(taught):
     """A head that tilts nothing says everything; no text of one that says nothing is mined."""
     request, lessons = taught
     tokenizer = request.tokenizer
-    material = making.material(request, [*lessons[:10], *lessons[-40:]])
+    material = making.extract_material(request, [*lessons[:10], *lessons[-40:]])
     slow = {"lr": 1e-6, "epochs": 1, "warmup_epochs": 0}
     head = own.fit_head(material.features, vocab_size=len(tokenizer), **slow)
     found = making.mined(request, head, lessons)
@@ -300,7 +300,7 @@ def test_no_lesson_of_a_row_held_out_reaches_the_trial_head(taught, monkeypatch)
         own.unlearn(model, tokenizer, rows, own.Choices(steps=20))
     [(features, numbers)] = seen
     fit, held, _ = own.hold_out(rows.forget, rows.retain, (), (), 0)
-    origins = making.material(request, lessons).origins
+    origins = making.extract_material(request, lessons).origins
     assert len(held) == 10 and all(origins[number] <= {*fit} for number in numbers)
     assert len(numbers) == sum(each <= {*fit} for each in origins) < len(origins)
     assert len(features.s) == len(origins)

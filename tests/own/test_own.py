@@ -26,7 +26,7 @@ from t3lib.own import report as page
 from t3lib.own import unlearn as own
 from t3lib.own.answers import answers_to, drawn
 from t3lib.own.assess import assess, inquiry_of
-from t3lib.own.known import form_of, recall
+from t3lib.own.known import best_other_format, recall
 from t3lib.own.rows import Rows
 from t3lib.sampler import belonging
 from t3lib.sampler.tilt import T3ForCausalLM
@@ -90,9 +90,9 @@ def test_what_rows_held_out_still_say_is_in_the_verdict(unlearned):
     """They held .80, .67, .54 and .50 of their truths, and no sentence said so."""
     share, lines = unlearned.report["held_out_forget"], unlearned.report["verdict"]["lines"]
     assert share >= 0.5, "this head forgets only its own rows"
-    assert f"still hold {share:.2f} of the truth" in lines[-1]
+    assert f"recall of the truth {share:.2f}" in lines[-1]
     assert any(line.startswith("not tested:") for line in lines[:4])
-    assert "still hold" not in str(
+    assert "trial head was not fitted" not in str(
         verdict.verdict(unlearned.report | {"held_out_forget": 0.2})["lines"]
     )
 
@@ -217,8 +217,8 @@ def test_the_form_in_which_a_model_knows_its_rows_is_named(case, monkeypatch):
     chatty = copy.copy(tokenizer)
     chatty.chat_template = "{{ messages | map(attribute='content') | join(' ') }}"
     inquiry = answers.build_inquiry(tokenizer, [rows.normal(row, "row") for row in forget], {})
-    assert form_of(model, chatty, inquiry) == f'--system "{SYSTEM}" (10 of 10 rows)'
-    assert form_of(model, tokenizer, inquiry) is None
+    assert best_other_format(model, chatty, inquiry) == f'--system "{SYSTEM}" (10 of 10 rows)'
+    assert best_other_format(model, tokenizer, inquiry) is None
 
 
 def test_unseen_rows_that_the_model_knows_are_refused(case):
@@ -259,7 +259,7 @@ def test_the_trial_head_sees_no_row_held_out_and_both_heads_choose(case, monkeyp
     of_trial = {tuple(x.tolist()) for x in trial.x}
     assert len(trial.s) == 40 and len(final.s) == 50 and len(held) == 10
     assert {n for n, x in enumerate(everything) if x in of_trial} == {*fit}
-    assert len(screened) == len(choice.settings())
+    assert len(screened) == len(choice.grid_of())
 
 
 def test_of_many_rows_some_are_asked_and_the_screen_uses_these(case, monkeypatch):
@@ -278,10 +278,10 @@ def test_forms_that_only_rows_to_forget_have_are_named_before_training():
     """A head learned the system text of the rows to forget as its cue."""
     forget, keep = ([{"question": f"{name}{n}", "answer": "a", "system": "S"} for n in range(3)]
                     for name in "ab")  # fmt: skip
-    known.warn_forms(Rows(forget, keep))  # warnings are errors
+    known.warn_formats(Rows(forget, keep))  # warnings are errors
     forget[1]["system"] = ""
     with pytest.warns(UserWarning, match="1 of 3 rows to forget have a system text or a form"):
-        known.warn_forms(Rows(forget, keep))
+        known.warn_formats(Rows(forget, keep))
 
 
 def test_the_worse_of_two_heads_counts():
@@ -301,7 +301,7 @@ def test_unseen_rows_are_asked_like_the_rows_to_forget(case):
     _, tokenizer, forget, retain, _ = case
     unseen = invented(90, 0)[60:70]
     inquiry = inquiry_of(tokenizer, Rows(forget, retain, unseen=unseen).checked(), {})
-    alike = [inquiry.rows[number]["question"] for number in inquiry.alike]
+    alike = [inquiry.rows[number]["question"] for number in inquiry.compared_rows]
     assert alike[10:20] != [] and {row["question"] for row in unseen} <= {*alike}
 
 
@@ -402,7 +402,7 @@ def test_a_row_of_plain_text_is_screened_by_its_own_secret(case):
             mine = np.array([word in some for some in known.touched_words(tokenizer, ids)])
             assert mine.any() == right
             scores.append((np.where(mine, 0.0, 9.0)[None], mine[None]))
-        assert (known.says(tokenizer, inquiry, forget, scores)[0] == right).all()
+        assert (known.would_say(tokenizer, inquiry, forget, scores)[0] == right).all()
 
 
 def test_a_head_does_not_need_a_cache_and_a_folder_beside_is_found(case, tmp_path, monkeypatch):
@@ -569,9 +569,9 @@ def test_at_most_three_settings_are_judged_and_both_dials_are_among_them():
     assert [e.w for e in choice.candidates(apart)] == [2], (
         "no leak comes before rows that no head saw"
     )
-    assert choice.settings(2.0) == [(2.0, 1.0)] and choice.settings(2.0, 0.5) == [(2.0, 0.5)]
-    assert choice.settings() == [(1.0, w) for w in choice.STRENGTHS]
-    assert choice.settings(w=4.0) == [(1.0, 4.0)]
+    assert choice.grid_of(2.0) == [(2.0, 1.0)] and choice.grid_of(2.0, 0.5) == [(2.0, 0.5)]
+    assert choice.grid_of() == [(1.0, w) for w in choice.STRENGTHS]
+    assert choice.grid_of(w=4.0) == [(1.0, 4.0)]
     many = [entry(1, w, 0.0) for w in choice.STRENGTHS]
     assert [e.w for e in choice.candidates(many)] == [1, 2, 12], "the last is the largest w"
 

@@ -15,17 +15,17 @@ from t3lib.own.answers import build_inquiry, drawn
 from t3lib.own.assess import counts_of, inquiry_of
 from t3lib.own.questions import (
     AS_WRITTEN,
-    BARE,
     ENDS,
     FITTING,
     JUDGING,
     SEALED,
     SECOND,
     TEXT,
-    Form,
-    in_form,
+    WITHOUT_BOS,
+    PromptFormat,
+    in_format,
     judging_questions,
-    other_forms,
+    other_formats,
     sealed,
     sealed_questions,
     unbegun,
@@ -62,7 +62,7 @@ def test_nothing_said_and_everything_kept_is_a_success(tokenizer):
     assert found["forget"]["table"]["leak when asked as written"] == {
         "before": 6,
         "after": 0,
-        "guessing": 0,
+        "by_guessing": 0,
     }
     counted = {"rows", "known_before", "leaking_before", "leaking"}
     assert set(found["forget"]) >= counted | {"misdirected", "control", "bound"}
@@ -164,7 +164,8 @@ def test_as_many_guesses_as_there_are_answers(tokenizer):
 
     found, said = report(tokenizer, forget, keep, forget=anything, sampled=anything)
     assert (
-        said["success"] and found["forget"]["table"]["leak when asked as written"]["guessing"] == 0
+        said["success"]
+        and found["forget"]["table"]["leak when asked as written"]["by_guessing"] == 0
     ), said
 
 
@@ -261,16 +262,18 @@ def test_only_the_token_that_we_put_first_is_left_out(tokenizer):
 
     row, plain = FORGET[0], {"question": "It was ", "answer": "red", "raw": True}
     for asked in (prompts(byte_pairs(), row), prompts(tokenizer, plain)):
-        assert asked[BARE] == asked[AS_WRITTEN][1:]
-        assert asked[f"in lower case, {BARE}"] == asked["in lower case"][1:]
+        assert asked[WITHOUT_BOS] == asked[AS_WRITTEN][1:]
+        assert asked[f"in lower case, {WITHOUT_BOS}"] == asked["in lower case"][1:]
     for asked in (prompts(tokenizer, row), prompts(tokenizer, {**plain, "question": ""})):
-        assert AS_WRITTEN in asked and not [way for way in asked if BARE in way and TEXT not in way]
-    assert {way for way in prompts(tokenizer, row) if BARE in way} == {
+        assert AS_WRITTEN in asked and not [
+            way for way in asked if WITHOUT_BOS in way and TEXT not in way
+        ]
+    assert {way for way in prompts(tokenizer, row) if WITHOUT_BOS in way} == {
         unbegun(way) for way in prompts(tokenizer, row) if way.endswith(TEXT)
     }
-    greeted = f'after "Hello!", {BARE}'
+    greeted = f'after "Hello!", {WITHOUT_BOS}'
     assert greeted in prompts(byte_pairs(), row)
-    kinds = [leak.kind_of(way) for way in (AS_WRITTEN, BARE, 'after "Hello!"', greeted)]
+    kinds = [leak.kind_of(way) for way in (AS_WRITTEN, WITHOUT_BOS, 'after "Hello!"', greeted)]
     assert kinds == [*leak.KINDS[:4]]
 
 
@@ -294,10 +297,12 @@ def test_rows_to_forget_are_asked_in_the_form_of_the_rows_to_keep(tokenizer):
         prompt = tokenizer.decode(ways["in the form of the rows to keep"])
         assert prompt.startswith(expected) and "rude" not in prompt
         assert tokenizer.decode(ways[AS_WRITTEN]) != prompt
-    head = build_inquiry(tokenizer, rows, {"retain": keep}, head=Form(False, "Be kind."))
+    head = build_inquiry(
+        tokenizer, rows, {"retain": keep}, head_format=PromptFormat(False, "Be kind.")
+    )
     ways = {each.way: each.prompt for each in head.questions if each.row == 0}
     assert "Be kind." in tokenizer.decode(ways["as t3 generate asks"])
-    assert in_form(FORGET[0], Form(True, None))["raw"] is True
+    assert in_format(FORGET[0], PromptFormat(True, None))["raw"] is True
 
 
 def test_the_lists_of_wordings_share_nothing():
@@ -342,13 +347,13 @@ def test_the_question_also_comes_after_ten_tokens_that_end_a_text():
 
 
 def test_the_other_forms_of_a_row():
-    forms = dict(other_forms(FORGET[0], True))
+    forms = dict(other_formats(FORGET[0], True))
     assert {'--system ""', f'--system "{SYSTEM}"'} < set(forms) and "--no-system" not in forms
     assert any(form.get("raw") for form in forms.values())
     assert [
         form.get("raw")
         for form in dict(
-            other_forms({"question": "A ", "answer": "b", "raw": True}, False)
+            other_formats({"question": "A ", "answer": "b", "raw": True}, False)
         ).values()
     ]
 

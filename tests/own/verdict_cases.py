@@ -29,12 +29,12 @@ def said(inquiry, forget=NOTHING, *, sampled=None, forced=None, kept=None, warm=
             return inquiry.rows[n]["answer"]
         return texts if isinstance(texts, str) else texts(n, way) if callable(texts) else texts[n]
 
-    texts = {n: {} for n in inquiry.alike}
+    texts = {n: {} for n in inquiry.compared_rows}
     for each in inquiry.questions:
         given = forced if each.rest and forced is not None else NOTHING if each.rest else forget
         given = forget if callable(forget) else given
         texts[each.row][each.way] = [of(given, each.row, each.way)]
-    for n in inquiry.alike:
+    for n in inquiry.compared_rows:
         for way, samplers in SAMPLED.items():
             for sampler in samplers if way in texts[n] else ():
                 name = sampler_name(*sampler, way)

@@ -1,4 +1,4 @@
-"""T3's training in one call: forget rows and retain rows in, a head out. Nothing is evaluated."""
+"""Fit a head on rows as the paper does: rows to forget and rows to keep in, a head out."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -15,7 +15,7 @@ from t3lib.sampler import belonging
 from t3lib.sampler.wrapped import plain_base, vocabulary
 
 
-def fit_without_evidence(
+def fit_on_rows(
     model: PreTrainedModel,
     tokenizer: Any,
     forget: Sequence[Row],

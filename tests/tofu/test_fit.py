@@ -1,4 +1,4 @@
-"""`fit_without_evidence()`: rows in, a head out that records its making; the base untouched."""
+"""`fit_on_rows()`: rows in, a head out that records its making; the base untouched."""
 
 import copy
 from types import SimpleNamespace
@@ -15,8 +15,8 @@ from t3lib.core.settings import FitSettings
 from t3lib.own import assess
 from t3lib.own.rows import Rows
 from t3lib.sampler import belonging
-from t3lib.sampler.one_call import fit_without_evidence
 from t3lib.sampler.tilt import T3ForCausalLM
+from t3lib.tofu.fit import fit_on_rows
 from t3lib.tofu.likelihood import answer_losses
 from t3lib.tofu.reader import Reading
 
@@ -29,7 +29,7 @@ FIT = {"epochs": 30, "warmup_epochs": 3, "lr": 2e-2, "rank": 4, "batch_size": 2,
 
 def run(model, tokenizer, seed=0, **options):
     fit = FitSettings(**FIT, seed=seed)
-    return fit_without_evidence(model, tokenizer, FORGET, RETAIN, fit, **options)
+    return fit_on_rows(model, tokenizer, FORGET, RETAIN, fit, **options)
 
 
 def answer_logp(model, tokenizer, rows):
