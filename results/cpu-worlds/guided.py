@@ -50,7 +50,8 @@ from t3lib.core.models import pad_id
 from t3lib.core.progress import progress_bar
 from t3lib.core.rows import encode_rows
 from t3lib.tofu.evaluation import metrics_of, score
-from t3lib.tofu.likelihood import UNTILTED, Reading, Tilt, answer_probabilities
+from t3lib.tofu.likelihood import UNTILTED, Tilt, answer_probabilities
+from t3lib.tofu.reader import Reading
 from t3lib.tofu.unlearning_errors import errors, summary
 
 JUDGE, FLOOR, CEILING = 1, 0, 3  # seeds of the retrained models: judge, floor and best guide

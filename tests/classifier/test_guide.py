@@ -18,7 +18,8 @@ from t3lib.core.errors import UserError
 from t3lib.core.models import pad_id
 from t3lib.core.rows import Example, encode_rows
 from t3lib.core.settings import FitSettings
-from t3lib.tofu.likelihood import Reading, answer_probabilities
+from t3lib.tofu.likelihood import answer_probabilities
+from t3lib.tofu.reader import Reading
 
 TEXTS = [1, 2, 3, 4, 5], [1, 2, 3, 4, 6], [1, 2, 5, 5, 5, 5], [1, 7, 3]
 ROWS = [Example(ids, 2) for ids in TEXTS]
