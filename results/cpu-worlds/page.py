@@ -3,18 +3,34 @@
 from pathlib import Path
 
 import pandas as pd
+from scipy.stats import binomtest
 
 from t3lab.report.details import LABELLED, LABELS, interval, shown, table
 from t3lab.report.order import interval as mean_interval
 from t3lab.report.tables import OURS, OWN_RATE
 from t3lib.baselines.losses import METHODS
 
+ERRORS = {
+    "Forget Error": "forget_error",
+    "leak": "leak",
+    "Retain Error": "retain_error",
+    "total variation": "total_variation",
+}
+# What the page of errors shows of T3: (learning rate, T, w, gate), by split where Forget Quality
+# chose another T.
+SHOWN = {
+    "T3 as Forget Quality chose": {"forget05": (5e-3, 2.5, 1, 1), "forget10": (5e-3, 3, 1, 1)},
+    "the same greedy text, T = 1": {"forget05": (5e-3, 1, 2.5, 1), "forget10": (5e-3, 1, 3, 1)},
+    "T3 at T = 1, its own rate": dict.fromkeys(LABELLED, (4e-2, 1, 1, 1)),
+    "strong f, T = 1.25, gated": dict.fromkeys(LABELLED, (4e-2, 1.25, 1, 0.9)),
+}
 MEASURES = {"ks_held_out": "D", "mu_rouge": "MU-ROUGE", "mu": "Model Utility"}
 
 
 def blocks(results: Path) -> dict[str, str]:
     """Return the generated blocks. worlds: means of D and MU-ROUGE with their 95% intervals.
-    gate_worlds: gated T3 minus others in the same world, as means over worlds.
+    gate_worlds: gated T3 minus others in the same world, as means over worlds. errors: the paper's
+    errors beside a retrained model, as means over worlds with 95% intervals.
     """
     tables = results / "cpu-worlds" / "tables"
     methods, columns = [*METHODS, OWN_RATE, *OURS], {}
@@ -33,4 +49,46 @@ def blocks(results: Path) -> dict[str, str]:
     return {
         "worlds": shown(means, {"": [LABELS.get(name, name) for name in methods]} | columns),
         "gate_worlds": table(pd.DataFrame(rows), texts=2),
+        "errors": table(errors(pd.read_csv(tables / "errors.csv")), texts=2),
+        "errors_named": named(pd.read_csv(tables / "errors_each.csv")),
     }
+
+
+def errors(means: pd.DataFrame) -> pd.DataFrame:
+    """Return the lines of the block `errors` from the table of that name."""
+    lines = []
+    for split, label in LABELLED.items():
+        part = means[means["split"] == split]
+        of_t3 = part.set_index(["lr", "temperature", "w", "gate"])
+        named = {LABELS[name]: part[part["method"] == name].iloc[0] for name in LABELS}
+        named |= {name: of_t3.loc[dials[split]] for name, dials in SHOWN.items()}
+        for name, one in named.items():
+            ends = {
+                title: [one[measure + end] for end in ("", "_low", "_high")]
+                for title, measure in ERRORS.items()
+            }
+            cells = {title: interval(*values, ".2f") for title, values in ends.items()}
+            lines.append({"": name, "split": label} | cells | {"kept": f"{one['kept']:.2f}"})
+    return pd.DataFrame(lines)
+
+
+def named(each: pd.DataFrame) -> str:
+    """Return the outcome of the hypothesis that results/cpu-worlds/errors.py names, as Markdown.
+
+    each: the table `errors_each`.
+    """
+    of_t3 = each[(each["split"] == "forget10") & (each["w"] == 1) & (each["gate"] == 1)]
+    points = of_t3.set_index(["lr", "temperature", "world"])["forget_error"].sort_index()
+    chosen, untempered = points[5e-3, 3.0], points[4e-2, 1.0]
+    larger = chosen > untempered
+    apart = larger[larger.index > 3]  # the worlds that nobody had looked at
+    p = binomtest(int(larger.sum()), len(larger), alternative="greater").pvalue
+    worlds = {"": ["T3 as Forget Quality chose", "T3 at T = 1, its own rate"]} | {
+        f"world {world}": [f"{chosen[world]:.2f}", f"{untempered[world]:.2f}"]
+        for world in larger.index
+    }
+    return (
+        f"{table(pd.DataFrame(worlds))}\n\n"
+        f"It is larger in {apart.sum()} of {len(apart)} worlds that nobody had looked at, and in"
+        f" {larger.sum()} of all {len(larger)} (sign test, one-sided p = {p:.3f})."
+    )
