@@ -26,6 +26,11 @@ SCRIPTS = [  # script, its arguments, files that it must write
         ["tables/worlds_each.csv", "tables/worlds.csv", "figures/worlds.svg", "made.json"],
     ),
     (
+        "cpu-worlds/errors.py",
+        ["--worlds", "1"],
+        ["tables/errors_each.csv", "tables/errors.csv", "figures/errors.svg", "errors/made.json"],
+    ),
+    (
         "cpu-worlds/guided.py",
         ["--worlds", "1", "--ceiling"],
         ["tables/guided_each.csv", "tables/guided.csv", "guided/made.json"],
