@@ -144,8 +144,8 @@ def choose_ngrams(
     """Choose order and discount by held-out log-likelihood, then count all rows.
 
     examples: rows to keep that each candidate is counted from. held_out: other rows to keep; the
-    candidate under which their answers are most probable is chosen. Rows about persons or subjects
-    that `examples` never mentions stand best for rows to forget.
+    candidate under which their answers are most probable is chosen. They should be about persons
+    or subjects that `examples` never mentions, because the rows to forget are, too.
 
     The result is counted from both. Errors as of `count_ngrams`; UserError also without held-out
     rows.

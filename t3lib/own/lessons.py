@@ -64,8 +64,8 @@ SAID = 1 / 3  # share of the secret words that a text must say to be a row to fo
 class Request:
     """A base, and the rows that it should forget and keep.
 
-    tokenizer: with the arguments of the chat template. rows: as of `Rows.checked`. seed: of all
-    that is drawn.
+    tokenizer: renders chats with the template arguments of the caller. rows: the result of
+    `Rows.checked`. seed: of every random choice.
     """
 
     base: PreTrainedModel

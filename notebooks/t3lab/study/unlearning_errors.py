@@ -20,12 +20,13 @@ SETS = ("forget", "retain")  # evaluation sets whose true answers are read
 def errors_of(study: Study, models: Sequence[Subject], judge: int) -> list[dict[str, RowErrors]]:
     """Compute the errors of several models beside one retrained model, from the cache if possible.
 
-    models: of any methods. Those of T3 share one pass of the base. Diverged for one whose training
-    diverged.
+    models: of any methods. Those of T3 share one pass of the base.
     judge: seed of the retrained model that stands for p_r.
 
     Returns for each model {"forget": rows, "retain": rows}, as `errors` in
     `t3lib.tofu.unlearning_errors` does.
+
+    Diverged if the training of a model diverged.
     """
     retrained = subject(study, "Retrained", judge, {})
     rows = {name: rows_key(study.evaluation_rows[name]) for name in SETS}
