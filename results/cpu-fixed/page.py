@@ -4,12 +4,13 @@ from pathlib import Path
 
 import pandas as pd
 
-from t3lab.report.details import LABELLED, shown
+from t3lab.report.details import LABELLED, shown, with_quality
 
 
 def blocks(results: Path) -> dict[str, str]:
     """Return the generated block: redrawn rows to keep beside those that stay the same."""
     lines = pd.read_csv(results / "cpu-fixed" / "tables" / "fixed_epoch.csv")
+    lines = with_quality(lines, results / "cpu")
     columns = {
         "rows to keep": lines["setting"],
         "split": lines["split"].map(LABELLED),

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from t3lab.report.details import LABELLED, LABELS, counted, quality, sampler, shown, spread
+from t3lab.report.details import LABELLED, LABELS, counted, sampler, shown, spread, with_quality
 
 GATED = {
     "D": "ks_held_out",
@@ -25,8 +25,7 @@ def blocks(results: Path) -> dict[str, str]:
     """
     names = ("gate_cpu", "gate_leak", "entropy")
     lines, ours, told = (pd.read_csv(results / "gate" / "tables" / f"{n}.csv") for n in names)
-    n = lines["split"].map(ours.groupby("split")["rows"].max())
-    lines["fq_held_out"] = [quality(D, of) for D, of in zip(lines["ks_held_out"], n)]
+    lines = with_quality(lines, results / "cpu")
     dials = [f"{T:g}, {gate:g}" for T, gate in zip(lines["temperature"], lines["gate"])]
     whole = pd.read_csv(results / "cpu" / "tables" / "leak.csv").rename(columns={"method": "model"})
     ends = whole[(whole["k"] == 16) & whole["model"].isin([*LABELS])].replace({"model": LABELS})

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from types import SimpleNamespace
 
+import numpy as np
 import pandas as pd
 import psutil
 import pytest
@@ -17,7 +18,7 @@ from fabricate import fabricate, fabricate_all
 from t3lab import results
 from t3lab.report import render, tables
 from t3lib.core.errors import UserError
-from t3lib.tofu.metrics import METRICS
+from t3lib.tofu.metrics import METRICS, forget_quality
 
 
 @pytest.fixture
@@ -323,6 +324,18 @@ def test_html_is_escaped_grouped_and_marks_the_best():
 )
 def test_cells(value, column, text):
     assert render.cell(value, column) == text
+
+
+def test_swaps_see_a_small_shift_of_the_same_rows():
+    """Independent samples cannot: Forget Quality takes both as such."""
+    rng = np.random.default_rng(0)
+    ours = rng.normal(size=80)
+    theirs = ours + 0.3 + rng.normal(0, 0.01, 80)
+    assert results.swap_p(ours, theirs) == 1 / (1 + results.table.SWAPS)
+    assert forget_quality(ours, theirs)[0] > 0.05
+    assert results.swap_p(ours, ours) == 1, "equal values change nothing"
+    # two authors: only whether both are swapped alike matters, so p is at least a half
+    assert results.swap_p(ours, theirs, block=40) > 0.4
 
 
 def test_a_splits_label_is_counted_from_the_rows():

@@ -131,6 +131,18 @@ def quality(D: float, n: int) -> float:
     return rungs[max(round(D * len(rungs)), 1) - 1]
 
 
+def with_quality(lines: pd.DataFrame, folder: Path) -> pd.DataFrame:
+    """Return lines with the Forget Quality of their mean D as `fq_held_out`, because a mean of
+    p-values has no meaning.
+
+    lines: with split and ks_held_out, as in Table 1. folder: of the profile's results.
+    """
+    tests = pd.read_csv(folder / "tables" / "forget_quality.csv")
+    n = lines["split"].map(tests.groupby("split")["n"].max())
+    pairs = zip(lines["ks_held_out"], n)
+    return lines.assign(fq_held_out=[D if pd.isna(D) else quality(D, of) for D, of in pairs])
+
+
 # ---- what the tables of profiles show -----------------------------------------------------------
 def made(results: Path) -> list[str]:
     """Return the profiles of `TITLES` that have results."""
@@ -143,6 +155,7 @@ def blocks(results: Path) -> dict[str, str]:
         "scales": scales(results),
         "strengths": strengths(results),
         "dials": dials(results),
+        "two_numbers": two_numbers(results),
         "audits": audits(results),
         "leaks": leaks(results),
         "seconds": seconds(results),
@@ -183,6 +196,7 @@ def scales(results: Path) -> str:
 def strengths(results: Path) -> str:
     """Write what T3 with less tempering and a sharper classifier keeps and hides, at `cpu`."""
     lines, parts = pd.read_csv(results / "cpu" / "tables" / "ablations.csv"), []
+    lines = with_quality(lines, results / "cpu")
     for split, label in LABELLED.items():
         part = lines[lines["split"] == split].set_index("setting").reindex([*STRENGTHS])
         parts.append(f"{label} split, T = {part.loc['tuned', 'T']:g} as tuned:")
@@ -194,6 +208,7 @@ def dials(results: Path) -> str:
     """Write what dials that need no training change on TOFU's text: w for T3, a for a baseline."""
     folder = results / "tofu-cpu" / "tables"
     scores, search = (pd.read_csv(folder / f"{name}.csv") for name in ("tofu", "search"))
+    scores = with_quality(scores, folder.parent)
     scores, search = (each.set_index(["split", "method"]) for each in (scores, search))
     dialled = [key for key in scores.index if key[1].endswith(("(T, w)", "(a)"))]
     plain = [(split, name.partition(" (")[0]) for split, name in dialled]
@@ -204,6 +219,29 @@ def dials(results: Path) -> str:
     for title, name in KEPT.items():
         columns[title] = arrows(zip(scores.loc[plain, name], scores.loc[dialled, name]))
     return shown(scores, columns, texts=2)
+
+
+def two_numbers(results: Path) -> str:
+    """Write what is left of D after the spread, and the mean and spread, of ln R were matched, for
+    each profile on the 10% split.
+    """
+    parts = []
+    for name in made(results):
+        folder = results / name / "tables"
+        scores, tests = (pd.read_csv(folder / f"{n}.csv") for n in ("tofu", "forget_quality"))
+        scores = scores[(scores["split"] == "forget10") & scores["ks_rescaled"].notna()]
+        tests = tests[(tests["split"] == "forget10") & (tests["reference"] > 0)]
+        tests = tests[tests["w"].fillna(1) == 1].fillna({"T": 0}).groupby(["method", "T"])
+        stretched = tests["D_stretched"].mean()
+        lines = scores[~scores["method"].str.contains(r"\(a\)|, w\)")].fillna({"T": 0})
+        lines = lines.assign(method=lines["method"].str.split(" ").str[0], w=1.0)
+        pairs = zip(lines["method"], lines["T"])
+        lines = lines.assign(stretched=[stretched[pair] for pair in pairs])
+        names = named(lines.replace({"T": {0: None}}).astype({"T": float}))
+        columns = {"": names, "mean of ln R": "ln_r_mean", "sd of ln R": "ln_r_sd"}
+        columns |= {"D": "ks_held_out", "spread matched": "stretched", "both": "ks_rescaled"}
+        parts += [f"{TITLES[name]}, 10% split:", shown(lines, columns | {"p, swaps": "swap_p"})]
+    return "\n\n".join(parts)
 
 
 def audits(results: Path) -> str:

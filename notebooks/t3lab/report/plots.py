@@ -42,6 +42,7 @@ from t3lab.report.look import (
     splits_of,
     with_key,
 )
+from t3lab.results import log_ratios, rescaled
 from t3lib.baselines.losses import METHODS
 from t3lib.tofu.metrics import METRICS
 
@@ -232,6 +233,63 @@ def truth_ratio_cdfs(runs: Iterable[Mapping[str, Any]], *, columns: int = 4) -> 
         ],
         "upper center",
     )
+
+
+@rc_context(STYLE)
+def two_numbers(
+    untempered: Mapping[str, Any],
+    tempered: Mapping[str, Any],
+    original: Mapping[str, Any],
+    held_out: Iterable[Any],
+) -> Figure:
+    """Draw distributions of ln R beside those of held-out retrained models, as they are and with
+    another mean or spread.
+
+    untempered, tempered: runs of T3 at T = 1 and at its tuned T. original: the run of the model
+    before unlearning. held_out: truth ratios (n,) of retrained models. The reference of each run
+    gives k, the quotient of both standard deviations, and the mean and spread of the second panel.
+    """
+    theirs = [log_ratios(each) for each in held_out]
+    onto, cold, hot, before = (
+        log_ratios(run["truth_ratio"][name])
+        for run, name in (
+            (original, "reference"),
+            (untempered, "forget"),
+            (tempered, "forget"),
+            (original, "forget"),
+        )
+    )
+    k = cold.std() / onto.std()
+    red, blue = {"color": T3_COLOUR}, {"color": PALETTE[0]}
+    shown = [
+        [
+            ("$T=1$", cold, blue | {"ls": ":"}),
+            (f"$T=1$, divided by {k:.1f}", cold / k, blue),
+            (f"$T={tempered['T']:g}$", hot, red),
+        ],
+        [
+            ("before unlearning", before, {"color": DARK, "ls": ":"}),
+            ("the same, moved and stretched", rescaled(before, onto), {"color": DARK}),
+        ],
+    ]
+    figure, axes = panels(1, 2, (6.8, 2.4), sharex=True, sharey=True)
+    for axis, title, lines in zip(axes.flat, ("T3", "the model that forgot nothing"), shown):
+        for each in theirs:
+            sns.ecdfplot(x=each, color=LIGHT, lw=2, ax=axis)
+        for label, values, look in lines:
+            D = np.mean([ks_2samp(values, each, method="asymp").statistic for each in theirs])
+            sns.ecdfplot(x=values, label=f"{label}: D {D:.2f}", lw=1.1, ax=axis, **look)
+        axis.set(title=title, ylabel="", xlabel="ln R of a forgotten row", ylim=(0, 1.02))
+        axis.set_xlim(*np.quantile(np.concatenate(theirs), [0, 1]) + (-1, 1))
+        axis.legend(loc="upper left")
+    figure.supylabel("share of rows below", fontsize=8)
+    figure.set_label(
+        "Two numbers make most of D: the mean of ln R, the logarithm of the truth ratio, and its"
+        " spread. Grey: held-out retrained models, from which D is counted. k, mean and spread"
+        f" are those of the retrained model on which settings were chosen. n = {len(cold)} rows,"
+        " one seed."
+    )
+    return figure
 
 
 @rc_context(STYLE)

@@ -272,12 +272,7 @@ def _scores(results: Path, name: str, split: str) -> pd.DataFrame:
         gates = ours["gate"].items()
         ours["dials"] = [OUR_DIALS[str(each)].format(gate) for each, gate in gates]
         scores = pd.concat([scores, ours])
-
-    # a p-value belongs to the mean D, because a mean of p-values has no meaning
-    run = next((results / name / "runs").glob(f"Retrained--{split}--*.json"), None)
-    if run is not None and (D := scores["ks_held_out"].dropna()).size:
-        n = len(read_json(run)["truth_ratio"]["forget"])
-        scores["fq_held_out"] = D.map(lambda each: details.quality(each, n))
+    scores = details.with_quality(scores, results / name)
 
     tests = pd.read_csv(folder / "forget_quality.csv").query("split == @split and w != 1")
     # what was set after the training: w of T3, the share a of a baseline's weights

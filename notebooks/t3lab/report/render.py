@@ -60,6 +60,10 @@ LABELS = {
     "lr": "Learning rate",
     "paired_r": "Row r",
     "paired_gap": "Row gap",
+    "ln_r_mean": "ln R mean",
+    "ln_r_sd": "ln R sd",
+    "ks_rescaled": "KS D, rescaled",
+    "swap_p": "Swap p",
 }
 Splits = Mapping[str, str]
 SPLIT_LABELS = split_labels(tidy([]))  # of the whole TOFU; a run counts its own rows

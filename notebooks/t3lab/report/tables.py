@@ -17,10 +17,13 @@ from t3lab.results import (
     HELD_OUT,
     Nearness,
     against,
+    author_rows,
     log_ratios,
     others_of,
     paper_table,
     references,
+    rescaled,
+    swap_p,
 )
 from t3lib.baselines.losses import METHODS
 from t3lib.tofu import metrics
@@ -39,6 +42,10 @@ BOTH_DIALS = "T3 (T, w)"  # T3 with a sharpened classifier f^w, at the best T an
 SHARE = "{} (a)"  # a baseline with the best share a of the way from base to unlearned weights
 OWN_RATE = "T3 (T = 1)"  # T3 without tempering, at the learning rate that is best for T = 1
 
+# How ln R of a run lies beside held-out retrained models: {column of `tofu`: of `forget_quality`}.
+SHAPE = {"ln_r_mean": "mean", "ln_r_sd": "sd", "ks_rescaled": "D_rescaled", "swap_p": "swap_p"}
+AUTHORS = 8  # with at least so many, `swap_p` swaps whole authors, else single rows
+
 OURS = ("T3 (gated)", "T3 (neutral)", "T3 (gated, neutral)")  # not the paper's: results/gate
 
 # What each table shows, by the name of its file.
@@ -49,10 +56,13 @@ CAPTIONS = {
         " retrained model on which settings were chosen. FQ and KS D, held out, compare with the"
         " other retrained models, whose number is in the column References (0 or empty: there are"
         " none). Row r and row gap compare ln R, the logarithm of the truth ratio, with theirs row"
-        " by row: the correlation, and the mean absolute difference. T3 (T = 1) does not temper; a"
-        " profile may have another learning rate for it. T3 (T, w) also sharpens the classifier,"
-        " f^w; the table dials has its w. RMU (a) has the weights at a share a of the way from the"
-        " base to RMU; the table search has a."
+        " by row: the correlation, and the mean absolute difference. ln R mean and ln R sd describe"
+        " it. KS D, rescaled, is D, held out, after ln R was moved and stretched to the mean and sd"
+        " of the retrained model on which settings were chosen. Swap p is the median over seeds and"
+        " references of the p-value of D by swaps of rows (table forget_quality). T3 (T = 1) does"
+        " not temper; a profile may have another learning rate for it. T3 (T, w) also sharpens the"
+        " classifier, f^w; the table dials has its w. RMU (a) has the weights at a share a of the"
+        " way from the base to RMU; the table search has a."
     ),
     "tofu_vs_paper": (
         "Our Table 1 beside the paper's (Llama 3.1 8B). Our FQ compares with held-out retrained"
@@ -81,8 +91,11 @@ CAPTIONS = {
     "forget_quality": (
         "Every Forget Quality: each run against each retrained model. Reference 0 is the one on"
         " which settings were chosen. mean and sd describe ln R, the logarithm of the truth ratio"
-        " R. D_matched is D after the means of ln R were made equal. Row r and row gap compare row"
-        " with row: the correlation of ln R, and the mean absolute difference."
+        " R. D_matched is D after the means of ln R were made equal. D_stretched is D after ln R"
+        " was multiplied so that it has the sd of reference 0, and D_rescaled after it also has its"
+        " mean. Row r and row gap compare row with row: the correlation of ln R, and the mean"
+        " absolute difference. swap_p is the p-value of D if the two models' values may be swapped"
+        " row by row (with eight or more authors: author by author)."
     ),
     "order": (
         "Is T3 nearer to a retrained model? D is the method's mean over seeds and over the"
@@ -177,9 +190,9 @@ SETTINGS = {
 }
 
 
-def tofu(frame: pd.DataFrame) -> pd.DataFrame:
+def tofu(frame: pd.DataFrame, tests: pd.DataFrame | None = None) -> pd.DataFrame:
     """Build Table 1: the mean over seeds of every metric, the paper's columns first. T3 is at its
-    tuned T.
+    tuned T. tests: the table `forget_quality`, from which the columns `SHAPE` are taken.
 
     T3 without tempering has a row `T3 (T = 1)`, unless 1 is the tuned T. Its learning rate is the
     best at T = 1. T3 with both dials has a row `T3 (T, w)` if it ran, and a baseline whose weights
@@ -191,12 +204,29 @@ def tofu(frame: pd.DataFrame) -> pd.DataFrame:
     cold = t3_runs(frame)[lambda runs: (runs["T"] == 1) & runs["fq"].notna()]
     cold = cold.drop(index=main.index, errors="ignore").assign(method=OWN_RATE)
     sharpened = pd.concat([cold, _at_tuned_strength(frame)])
-    runs = pd.concat([main, sharpened]).groupby(["split", "method"])
+    shown = pd.concat([main, sharpened])
+    runs = shown.groupby(["split", "method"])
     means = runs[[*SCORES, *HELD_OUT]].mean()
+    if tests is not None:
+        means = means.join(_shape(shown, tests))
     means = means.assign(T=runs["T"].first(), n_seeds=runs["fq"].count()).reset_index()
     rows = pd.concat([_rows(METHODS), sharpened[["split", "method"]].drop_duplicates()])
     rows = rows.sort_values("split", key=lambda names: names.map(SPLITS.index), kind="stable")
-    return _table(means, ["split", "method", "T", "n_seeds", *SCORES, *HELD_OUT], rows)
+    columns = ["split", "method", "T", "n_seeds", *SCORES, *HELD_OUT]
+    return _table(means, [*columns, *(SHAPE if tests is not None else ())], rows)
+
+
+def _shape(shown: pd.DataFrame, tests: pd.DataFrame) -> pd.DataFrame:
+    """Return the columns `SHAPE` by split and method, over seeds and held-out references.
+
+    shown: the runs behind Table 1, under the names of its rows. tests: the table `forget_quality`.
+    """
+    keys = ["split", "method", "T", "w", "seed"]
+    named = shown[keys].assign(row=shown["method"], method=shown["method"].str.split(" ").str[0])
+    both = named.merge(tests[tests["reference"] > 0].astype({"T": float, "w": float}), on=keys)
+    by = both.rename(columns={old: new for new, old in SHAPE.items()}).groupby(["split", "row"])
+    how = {name: "median" if name == "swap_p" else "mean" for name in SHAPE}
+    return by.agg(how).rename_axis(index=["split", "method"])
 
 
 def parameters(frame: pd.DataFrame) -> pd.DataFrame:
@@ -366,12 +396,15 @@ def forget_quality(runs: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     mean, sd: of ln R, the logarithm of the run's truth ratios.
     D_matched: D after the mean of ln R was moved to the reference's. It shows what spread and shape
     alone contribute.
+    D_stretched, D_rescaled: D after ln R was given the sd, or mean and sd, of reference 0's.
+    swap_p: see `results.swap_p`. Whole authors are swapped if there are at least `AUTHORS`.
     paired_r, paired_gap: see `results.Nearness`.
     """
     models, rows = references(runs), []
     names = ("split", "method", "T", "w", "seed")
     for run in runs:
         others = others_of(run, models)
+        author = author_rows(run)
         for number, near in against(run, models).items():
             if run["method"] == "Retrained" and number > run["seed"]:
                 continue
@@ -380,10 +413,15 @@ def forget_quality(runs: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
             row = dict(zip(names, (run[name] for name in names)))
             row |= {"reference": number, "n": len(ours), **near._asdict()}
             row |= {"mean": ours.mean(), "sd": ours.std(ddof=1), "D_matched": matched}
+            if 0 in others:
+                onto = log_ratios(others[0])
+                for name, move in (("D_stretched", False), ("D_rescaled", True)):
+                    row[name] = metrics.forget_quality(rescaled(ours, onto, move), theirs)[1]
+            row["swap_p"] = swap_p(ours, theirs, author if len(ours) >= AUTHORS * author else 1)
             rows.append(row)
 
-    columns = [*names, "reference", "n", *Nearness._fields, "mean", "sd", "D_matched"]
-    table = pd.DataFrame(rows, columns=columns)
+    shape = ["mean", "sd", "D_matched", "D_stretched", "D_rescaled", "swap_p"]
+    table = pd.DataFrame(rows, columns=[*names, "reference", "n", *Nearness._fields, *shape])
 
     return table.sort_values(
         "split", key=lambda splits: splits.map(SPLITS.index), kind="stable", ignore_index=True

@@ -59,13 +59,14 @@ def write(folder: str | Path, searched: Mapping[str, Mapping[str, Any]]) -> Writ
     made = Written(folder, runs, frame, results.split_labels(frame), damaged)
     paper = {number: results.paper_table(number) for number in (1, 4, 5)}
     tuned = {split: tables.tuned_temperature(frame, split) for split in made.splits}
+    tests = tables.forget_quality(runs)
     found = sorted([*folder.glob("tables/dials--*.csv"), *folder.glob("tables/shares--*.csv")])
     made.tables.update(
-        tofu=tables.tofu(frame),
+        tofu=tables.tofu(frame, tests),
         tofu_per_seed=tables.tofu_per_seed(frame),
         tofu_vs_paper=tables.beside_paper(frame, paper[1], printed_seeds=paper[4]),
         search=tables.search(runs, searched, [pd.read_csv(path) for path in found]),
-        forget_quality=tables.forget_quality(runs),
+        forget_quality=tests,
         order=order(runs, tuned),
         temperature=tables.temperature(frame),
         temperature_vs_paper=tables.beside_paper(frame, paper[5]),
@@ -109,6 +110,13 @@ def _figures(made: Written, audits: list[results.Run]) -> dict[str, Figure]:
         heated = [run for (name, _), run in first.items() if name == "T3"]
         figures[f"truth_ratios--{split}"] = plots.truth_ratio_cdfs(methods, columns=5)
         figures[f"truth_ratios_by_T--{split}"] = plots.truth_ratio_cdfs(heated, columns=5)
+        cold, hot, before = (
+            first.get(key) for key in (("T3", 1.0), ("T3", tuned), ("Original", None))
+        )
+        retrained = results.references(made.runs).get(split, {})
+        held_out = [ratios for number, ratios in retrained.items() if number]
+        if cold and hot and before and held_out and tuned != 1:
+            figures[f"two_numbers--{split}"] = plots.two_numbers(cold, hot, before, held_out)
 
     if audits:
         asked, leaks = made.tables["audit"], made.tables["leak"]

@@ -47,6 +47,8 @@ from t3lab.results.table import (
     of_one_profile,
     others_of,
     references,
+    rescaled,
     split_labels,
+    swap_p,
     tidy,
 )

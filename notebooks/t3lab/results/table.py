@@ -19,6 +19,7 @@ from t3lib.tofu.metrics import METRICS, forget_quality
 PROFILE = ("data", "stage", "models", "evaluation")  # parameters that all runs of one table share
 SECONDS = ("load", "features", "train", "evaluate")
 HELD_OUT = ("fq_held_out", "ks_held_out", "paired_r", "paired_gap", "n_references")
+SWAPS = 999  # draws of `swap_p`
 TINY = np.finfo(float).tiny  # in place of a truth ratio that underflowed to 0, for its logarithm
 
 
@@ -106,6 +107,35 @@ def nearness(ours: Any, theirs: Any) -> Nearness:
     logs = log_ratios(ours), log_ratios(theirs)
     r = np.corrcoef(*logs)[0, 1] if min(each.std() for each in logs) > 0 else np.nan
     return Nearness(*forget_quality(ours, theirs), float(r), float(abs(logs[0] - logs[1]).mean()))
+
+
+def rescaled(ours: Any, theirs: Any, move: bool = True) -> np.ndarray:
+    """Return ours (n,), multiplied so that it has the standard deviation of theirs.
+
+    move: then also shift it to the mean of theirs.
+    """
+    ours, theirs = np.asarray(ours, float), np.asarray(theirs, float)
+    stretched = ours * (theirs.std() / ours.std() if ours.std() > 0 else 1.0)
+    return stretched + move * (theirs.mean() - stretched.mean())
+
+
+def swap_p(ours: Any, theirs: Any, block: int = 1) -> float:
+    """Return the p-value of D by swaps: may the two models' values be exchanged row by row?
+
+        p = (1 + number of swaps with D at least as large) / (1 + SWAPS)
+
+    ours, theirs (n,): of two models on the same rows. block: rows that are swapped together, such
+    as those of an author. Forget Quality takes both samples as independent, which the same rows are
+    not, so it rejects too seldom where the rows of both models correlate. The draws have one seed.
+    """
+    pooled, n = np.concatenate([ours, theirs]), len(ours)
+    order = np.argsort(pooled, kind="stable")
+    last = np.append(np.diff(pooled[order]) > 0, True)  # D is read after the last of equal values
+    drawn = np.random.default_rng(0).choice(np.array([-1, 1], np.int16), (SWAPS, -(-n // block)))
+    signs = np.vstack([np.ones((1, n), np.int16), np.repeat(drawn, block, axis=1)[:, :n]])
+    steps = np.hstack([signs, -signs])[:, order].cumsum(axis=1, dtype=np.int16)[:, last]
+    D = abs(steps).max(axis=1)
+    return float((D >= D[0]).mean())
 
 
 def log_ratios(ratios: Any) -> np.ndarray:

@@ -98,12 +98,69 @@ def test_every_row_of_the_table(profile):
             paired = float(row["paired_r"]), float(row["paired_gap"])
             by_row = np.corrcoef(ours, theirs)[0, 1], abs(ours - theirs).mean()
             assert paired == pytest.approx(by_row, rel=1e-6), key
+            onto = np.log(pair_of(profile, key, 0)[1])
+            moved = (ours - ours.mean()) / ours.std() * onto.std() + onto.mean()
+            assert float(row["D_rescaled"]) == pytest.approx(ks_2samp(moved, theirs).statistic)
+            wide = ks_2samp(ours * (onto.std() / ours.std()), theirs).statistic
+            assert float(row["D_stretched"]) == pytest.approx(wide)
         assert int(row["n"]) == len(runs(profile)[key])
         seen.add((key, int(row["reference"])))
     others = [key for key in runs(profile) if len(key) == 5 and key[1] != "Retrained"]
     assert len(seen) == len(table) == 4 * len(others) + 2 * 6, (
         "each run against four references, and six pairs a split"
     )
+
+
+def swapped(ours, theirs, block, draws=400):
+    """Share of exchanges of the two models, block by block, that have at least their D."""
+    rng, before = np.random.default_rng(7), ks_2samp(ours, theirs).statistic
+    blocks, at_least = np.arange(len(ours)) // block, 0
+    for _ in range(draws):
+        swap = rng.random(blocks.max() + 1)[blocks] < 0.5
+        one, other = np.where(swap, theirs, ours), np.where(swap, ours, theirs)
+        at_least += ks_2samp(one, other).statistic >= before - 1e-12
+    return at_least / draws
+
+
+@pytest.mark.parametrize(
+    ("profile", "split", "block"), [("cpu", "forget10", 1), ("tofu-cpu", "forget10", 20)]
+)
+def test_p_values_of_swaps(profile, split, block):
+    """Of single rows at `cpu`, which has four authors, and of whole authors on TOFU's text."""
+    for method in ("RMU", "SimNPO"):
+        [row] = [
+            row
+            for row in rows_of(profile, "forget_quality")
+            if (row["split"], row["method"], row["seed"], row["reference"], row["w"])
+            == (split, method, "1", "1", "")
+        ]
+        ours, theirs = pair_of(profile, (split, method, None, None, 1), 1)
+        assert float(row["swap_p"]) == pytest.approx(swapped(ours, theirs, block), abs=0.08)
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_the_shape_of_ln_R_in_table_1(profile):
+    """Means over seeds and held-out references, of swap_p the median."""
+    tests = rows_of(profile, "forget_quality")
+    for row in rows_of(profile, "tofu"):
+        if row["method"] in ("RMU", "T3", "Retrained"):
+            part = [
+                {name: float(each[name]) for name in ("mean", "sd", "D_rescaled", "swap_p")}
+                for each in tests
+                if (each["split"], each["method"], each["T"])
+                == (row["split"], row["method"], row["T"])
+                and each["w"] in ("", "1.0")
+                and each["reference"] != "0"
+            ]
+            for name, old in {
+                "ln_r_mean": "mean",
+                "ln_r_sd": "sd",
+                "ks_rescaled": "D_rescaled",
+            }.items():
+                assert float(row[name]) == pytest.approx(np.mean([each[old] for each in part]))
+            assert float(row["swap_p"]) == pytest.approx(
+                np.median([each["swap_p"] for each in part])
+            )
 
 
 @pytest.mark.parametrize("profile", PROFILES)

@@ -85,6 +85,18 @@ def test_the_bar_in_a_cdf_panel_is_d_and_failed_runs_have_no_panel():
     assert plots.truth_ratio_cdfs([failed]).get_supxlabel() == "no finished runs"
 
 
+def test_two_numbers_says_what_a_change_of_units_does_to_D():
+    """ln R of the original is that of the held-out model, moved and stretched: nothing remains."""
+    theirs = np.random.default_rng(0).normal(0, 0.5, 80)
+    ratios = {"reference": np.exp(theirs), "forget": np.exp(3 * theirs - 2)}
+    run = {"T": 2.5, "truth_ratio": ratios}
+    figure = plots.two_numbers(run, run, run, [np.exp(theirs)])
+    cold, before = ([t.get_text() for t in axis.get_legend().get_texts()] for axis in figure.axes)
+    D = [float(text.rpartition(" ")[2]) for text in (*cold, *before)]
+    assert D[4] <= 0.02 < 0.3 < D[3], "one row may change places by rounding"
+    assert "divided by 3.0" in cold[1] and 0.02 < D[1] != D[0]
+
+
 def test_one_far_method_does_not_squeeze_the_other_panels():
     runs = [fabricate(method, "forget10", None, 1) for method in ("NPO", "GradDiff")]
     [ends] = {axis.get_xlim() for axis in plots.truth_ratio_cdfs(runs).axes}
