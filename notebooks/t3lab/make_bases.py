@@ -16,6 +16,7 @@ from t3lab.study.study import stage_of
 from t3lab.world import bases
 from t3lib.core.errors import UserError
 from t3lib.core.files import lock, project_root, read_json, write_json
+from t3lib.core.rows import Row
 
 
 def make_bases(profile: str, only: Sequence[str] = (), data: str | None = None) -> list[Path]:
@@ -36,25 +37,36 @@ def make_bases(profile: str, only: Sequence[str] = (), data: str | None = None) 
 
     for model in only or chosen["models"]:
         name, _, seed = model.partition("-seed")
+        learned = bases.training_rows(stage, name)
         folder = project_root() / chosen["models"][model]
-        partial = folder.with_suffix(".partial")
-        with lock(folder.with_suffix(".lock")):
-            if not folder.is_dir():
-                began = time.perf_counter()
-                shutil.rmtree(partial, ignore_errors=True)
-                learned = bases.training_rows(stage, name)
-                bases.train_base(stage, name, int(seed or 0), learned, partial)
-                made = {
-                    "provenance": results.provenance(data=stage.data),
-                    "command": " ".join(["python", *sys.argv]),
-                    "seconds": round(time.perf_counter() - began),
-                }
-                manifest = read_json(partial / bases.MANIFEST)
-                write_json(partial / bases.MANIFEST, made | manifest)
-                partial.rename(folder)
-        folders.append(folder)
+        folders.append(make_base(folder, stage, name, int(seed or 0), learned))
 
     return folders
+
+
+def make_base(
+    folder: Path, stage: bases.Stage, name: str, seed: int, learned: Sequence[Row]
+) -> Path:
+    """Train a base on the rows `learned` unless its folder is there, and return the folder.
+
+    name: "full", "retain90" or "retain95". seed: of the training.
+    """
+    partial = folder.with_suffix(".partial")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with lock(folder.with_suffix(".lock")):
+        if not folder.is_dir():
+            began = time.perf_counter()
+            shutil.rmtree(partial, ignore_errors=True)
+            bases.train_base(stage, name, seed, [*learned], partial)
+            made = {
+                "provenance": results.provenance(data=stage.data),
+                "command": " ".join(["python", *sys.argv]),
+                "seconds": round(time.perf_counter() - began),
+            }
+            manifest = read_json(partial / bases.MANIFEST)
+            write_json(partial / bases.MANIFEST, made | manifest)
+            partial.rename(folder)
+    return folder
 
 
 def main(profile: str, description: str) -> None:
