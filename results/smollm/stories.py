@@ -3,12 +3,10 @@
     python results/smollm/stories.py
 
 SmolLM2 is asked the questions of both stories: capitals that it knew by itself, and customers whom
-it was taught by heart. A weak head has the paper's learning rate, the others have twenty, forty and
-eighty times that. The second and third are the rates that the search at profile smollm chose for T
-= 1. Beside every T there is f^1.5 at T = 1, whose greedy text is that of T = 1.5, and every T > 1
-gated at 0.9. The table `stories_by_T` counts for each what notebook 00 counts. It also has the
-answers to one question of each kind (`SHOWN`), chosen by hand among those that the base answers
-rightly. It takes some forty minutes of two idle cores.
+it was taught by heart. A weak head has the paper's learning rate, a strong one a larger rate. The
+table `stories_by_T` counts for each head and T what notebook 00 counts. It also has the answers to
+one question of each kind (`SHOWN`), chosen by hand among those that the base answers rightly. It
+takes some twenty minutes of two idle cores.
 """
 
 import argparse
@@ -23,14 +21,11 @@ from t3lab import script
 from t3lab.explore import stories
 from t3lab.report import render
 from t3lab.report.look import PALETTE, STYLE, T3_COLOUR
-from t3lab.study.methods import dialled
-from t3lib.core.files import project_root, write_json
+from t3lib.core.files import project_root
 
 GRID = (1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0)
 STORIES = {"known by itself": stories.known, "taught by heart": stories.taught}
-RATES = {"weak": 5e-4, "strong": 1e-2, "stronger": 2e-2, "strongest": 4e-2}
-HEADS = ("weak", "strong")  # those in the picture
-SHARPENED, GATE = 1.5, 0.9
+HEADS = ("weak", "strong")
 SHOWN = {  # the questions of the answers below the picture
     "known by itself": ("Do you know Japan's capital?", "Do you know Norway's capital?"),
     "taught by heart": (
@@ -59,14 +54,9 @@ def tell(name: str) -> pd.DataFrame:
     """Fit both heads of a story and ask them at each T. Return a line for each and for the base."""
     story = STORIES[name]("smollm2")
     features = t3lib.extract_features(story.base, story.tokenizer, story.forget, story.keep)
-    vocabulary = story.base.config.vocab_size
-    models = {}
-    for head_name, rate in RATES.items():
-        head = t3lib.fit_head(features, vocab_size=vocabulary, lr=rate)
-        gated = dialled(head, {"gate": GATE})
-        models |= {f"{head_name} f, T = {T:g}": (head, T) for T in GRID}
-        models[f"{head_name} f^{SHARPENED:g}, T = 1"] = dialled(head, {"w": SHARPENED}), 1.0
-        models |= {f"{head_name} f, gated, T = {T:g}": (gated, T) for T in GRID if T > 1}
+    rates, vocabulary = stories.RATES["smollm2"], story.base.config.vocab_size
+    heads = [t3lib.fit_head(features, vocab_size=vocabulary, lr=rate) for rate in rates]
+    models = {f"{name} f, T = {T:g}": (head, T) for name, head in zip(HEADS, heads) for T in GRID}
     return lines(name, stories.tell(story, models))
 
 
@@ -75,10 +65,7 @@ def lines(name: str, told: stories.Told) -> pd.DataFrame:
     table = stories.counts(told)
     table.insert(0, "story", name)
     table.insert(2, "head", table["model"].str.extract(r"^(\w+) f")[0])
-    table.insert(3, "lr", table["head"].map(RATES))
-    table.insert(4, "T", table["model"].str.extract(r"T = ([\d.]+)")[0].astype(float))
-    table.insert(5, "w", table["model"].str.extract(r"f\^([\d.]+)")[0].astype(float).fillna(1.0))
-    table.insert(6, "gate", table["model"].str.contains("gated").map({True: GATE, False: 1.0}))
+    table.insert(3, "T", table["model"].str.extract(r"T = ([\d.]+)")[0].astype(float))
     rows = {"forget": (told.story.asked, told.forget), "keep": (told.story.kept, told.keep)}
     for (kind, (asked, answers)), question in zip(rows.items(), SHOWN[name]):
         at = [row["question"] for row in asked].index(question)
@@ -87,8 +74,7 @@ def lines(name: str, told: stories.Told) -> pd.DataFrame:
 
 
 def figure(table: pd.DataFrame) -> Figure:
-    """Draw the shares against T, a row of panels for each of two heads, above some answers."""
-    table = table[(table["w"] == 1) & (table["gate"] == 1)]
+    """Draw the shares against T, a row of panels for each head, above answers of the weak head."""
     with rc_context(STYLE | {"axes.grid.axis": "y"}):
         drawn = Figure(figsize=(5.2, 7.4), layout="constrained")
         plots, texts = drawn.subfigures(2, 1, height_ratios=(3.4, 4.0))
@@ -128,7 +114,6 @@ def make(_: argparse.Namespace) -> None:
     table = pd.concat([tell(name) for name in STORIES], ignore_index=True)
     render.write_table(folder / "tables", "stories_by_T", table, caption=CAPTION)
     render.save_figure(folder / "figures" / "stories.svg", figure(table))
-    write_json(folder / "stories.json", script.made())
 
 
 if __name__ == "__main__":
