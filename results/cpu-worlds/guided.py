@@ -1,130 +1,173 @@
-"""Fit T3's head with labels that say what a retrained model would say, at profile cpu.
+"""Choose T3's settings by what unlearning is for, with the paper's labels and with guided ones.
 
-    python results/cpu-worlds/guided.py --worlds 0 1 2 3
-    python results/cpu-worlds/guided.py --worlds 4 5 6 7
+    python results/cpu-worlds/guided.py --worlds 0
+    python results/cpu-worlds/guided.py --worlds 4 5 6 7 1 2 3
 
-In place of 0, a token y of a row to forget has the label min(1, p̃(y|x) / p(y|x)), with p the base
-and p̃ a guide that never saw the rows (t3lib/classifier/guide.py). The guides are n-grams over
-tokens counted from the rows to keep, of orders 3 and 5; their discount is the likeliest one on the
-last tenth of these rows, whose authors are then unknown to them. The guide "none" gives the paper's
-label 0. With --ceiling there is also the retrained model of seed 3: no guide can be expected to be
-better. Errors and D compare with the retrained model of seed 1, and Retrained in the tables is the
-one of seed 0: nobody can be asked to fall below it.
+The paper chooses T3's settings by Forget Quality. Here they are chosen by the paper's own errors,
+in world 0 of profile cpu, and then measured in other worlds. It is done twice. "T3 (least)" has the
+paper's labels, 0 for all tokens of the rows to forget. "T3 (guided)" has the label
+min(1, p̃(y|x) / p(y|x)) for such a token y, with p the base and p̃ n-grams over tokens that are
+counted from the rows to keep (t3lib/classifier/guide.py). Order and discount are the likeliest ones
+on the last tenth of these rows, whose authors are then unknown to the n-grams.
 
-Written down before the script was run: every guide is tried with the learning rates 2e-2, 4e-2 and
-8e-2 and with T = 1, 1.25, 1.5, 1.75, 2 and 2.5, gated at 0.9. Of these settings one is chosen for
-each guide and split, in world 0: among those whose leak is at most that of Retrained and two of its
-standard errors over rows, the one of least Retain Error, at a tie of least total variation. If no
-leak is so small, the least leak is chosen. The chosen setting of an n-gram guide then *holds* in a
-world if its leak is at most Retrained's and two standard errors, its Retain Error at most 1.15
-times and its Forget Error at most 1.5 times Retrained's, and its truth ratios cannot be told from
-those of the retrained model of seed 1 (p ≥ 0.05). The claim is that both n-gram guides hold in at
-least three of the worlds 4 to 7, on both splits. Worlds 1 to 3 had been seen in a trial.
+Written down before the script was run.
 
-It writes tables/guided_each.csv with one row for each model, tables/guided.csv with means over
-worlds and 95% intervals, and guided/made.json. The base models and features are cached in .t3cache;
-heads are not.
+Search, in world 0, for both kinds of labels and each split: all learning rates in `RATES`, all T in
+`TEMPERATURES`, all θ in `GATES` (T3 tempers where f expects something to forget) and all ε in
+`TAILS` (it leaves the tail of p as it is). Numbers are means over heads of seeds 1 and 2, beside
+the retrained model of seed 0. Among the settings whose leak is at most that of another retrained
+model (seed 1) and two of its standard errors over rows, the one of least Retain Error is chosen,
+rounded to 0.001 nats, at a tie that of least total variation. If no leak is so small, the least
+leak is chosen. Where it is the lowest or highest rate, or the highest T, the script stops: the grid
+must grow.
+
+A trial in world 0 had shown the least errors at the highest of three rates, 8e-2, and with guided
+labels between T = 1.5 and 1.75. So the grid has two higher rates and a finer T there.
+
+Aims, in each of the other worlds and on each split, for a head of seed 1 with these settings. The
+retrained model of seed 1 judges, and Retrained in the tables is the one of seed 0.
+
+    leak          at most Retrained's and two of its standard errors over rows
+    price         a Retain Error of at most 1.15 times Retrained's
+    kept          at least 99% of the answers to keep that the base gives word for word stay so
+    utility       a Model Utility of at least the base's less 0.02
+    samples       with 64 samples at τ = 1, at most 2.5% of the rows leak
+    forget error  at most 1.5 times Retrained's
+    distribution  truth ratios that cannot be told from the judge's (p ≥ 0.05)
+
+The claims: T3 (least) meets the first five and T3 (guided) all seven, each in at least 3 of the
+worlds 4 to 7 on both splits. Worlds 1 to 3 had been seen in a trial with other settings.
+
+It writes below --out: tables/guided_search.csv, guided_each.csv (a row for each model),
+guided_texts.csv (which rows leak in free text), guided.csv (means over worlds with 95% intervals),
+a figure, and guided/made.json. The base models and features are cached in .t3cache; guided heads
+are not.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+from scipy.stats import hmean
 
 from t3lab import profiles, results, script
+from t3lab.audit import run
+from t3lab.audit.facts import held
+from t3lab.audit.recognition import recognized
+from t3lab.names import SPLITS
 from t3lab.profiles import WORLD, hyper_of
 from t3lab.report import render
+from t3lab.report.look import DARK, STYLE, T3_COLOUR, panels
 from t3lab.report.order import interval
+from t3lab.study.audit import unseen_rows
 from t3lab.study.methods import dialled, load_models, subject
 from t3lab.study.study import Study, open_study
-from t3lab.study.unlearned import head_settings, t3_features
+from t3lab.study.unlearned import fitted, head_settings, t3_features
 from t3lab.study.unlearning_errors import SETS
-from t3lib.classifier.fit import fit_heads
-from t3lib.classifier.guide import DISCOUNTS, Probabilities, choose_ngrams, soft_labels
+from t3lib.classifier.fit import fit_head
+from t3lib.classifier.guide import Probabilities, choose_ngrams, soft_labels
+from t3lib.classifier.head import T3Head
+from t3lib.core.errors import Diverged, UserError
 from t3lib.core.files import read_json, write_json
 from t3lib.core.models import pad_id
 from t3lib.core.progress import progress_bar
-from t3lib.core.rows import encode_rows
-from t3lib.tofu.evaluation import metrics_of, score
+from t3lib.core.rows import Row, encode_rows
+from t3lib.own.questions import AS_WRITTEN, SECOND, wordings
+from t3lib.tofu.evaluation import answer_text, metrics_of, score
 from t3lib.tofu.likelihood import UNTILTED, Tilt, answer_probabilities
 from t3lib.tofu.reader import Reading
-from t3lib.tofu.unlearning_errors import errors, summary
+from t3lib.tofu.suite import auc
+from t3lib.tofu.unlearning_errors import RowErrors, errors, summary
+from t3lib.tofu.writing import eos_ids, greedy
 
-JUDGE, FLOOR, CEILING = 1, 0, 3  # seeds of the retrained models: judge, floor and best guide
-HEAD_SEED = 1
-RATES = (2e-2, 4e-2, 8e-2)
-TEMPERATURES = (1.0, 1.25, 1.5, 1.75, 2.0, 2.5)
-GATE = 0.9
-ORDERS = (3, 5)
-FORGET_TIMES, RETAIN_TIMES, SIGNIFICANT = 1.5, 1.15, 0.05
-SETTING = ["split", "guide", "lr", "temperature", "gate"]
-COLUMNS = ["world", *SETTING, "discount", "seed", "judge"]
+HEAD_SEEDS = (1, 2)
+RATES = (2e-3, 5e-3, 1e-2, 2e-2, 4e-2, 8e-2, 1.6e-1, 3.2e-1)
+TEMPERATURES = {
+    "hard": (1, 1.1, 1.25, 1.5, 2),
+    "guided": (1, 1.25, 1.4, 1.5, 1.6, 1.75, 2, 2.5),
+}
+GATES, TAILS = (0.5, 0.9, 1.0), (0.0, 1e-3, 1e-2)
+NAMES = {"hard": "T3 (least)", "guided": "T3 (guided)"}
+RIVALS = ("RMU", "WGA")
+SAMPLERS = {1.0: 64, 0.6: 16, 0.3: 16, 0.1: 16}  # {τ: samples of each row}
+PREFIXES = (1, 2, 4)  # how many first tokens of the truth are given
+SHOWN = {
+    "forget_error": "Forget Error",
+    "leak": "leak",
+    "retain_error": "Retain Error",
+    "total_variation": "total variation",
+    "ks_statistic": "D",
+}
+DIALS = ["lr", "temperature", "gate", "tail"]
 ERRORS = ["forget_error", "leak", "retain_error", "total_variation", "recited", "kept"]
-MEASURES = [*ERRORS, "leak_se", "ks_statistic", "forget_quality"]
-EACH = (
-    "T3 with labels by a guide, beside a retrained model (judge). forget_error, leak, retain_error,"
-    " total_variation, recited, kept: as in the table errors_each; leak_se is the standard error of"
-    " leak over rows. ks_statistic: D beside the same retrained model; forget_quality is its p."
-    " guide: what the labels came from; none is the paper's label 0. discount: of the n-grams."
-    " chosen: by the rule in results/cpu-worlds/guided.py, in world 0. holds: leak, both errors and"
-    " p are within that rule's bounds beside Retrained, which is another retrained model."
+OTHERS = ["ks_statistic", "mu_rouge", "score", "mu", "kept_before", "sampled", "recognized", "auc"]
+MEASURES = [*ERRORS, *OTHERS]
+SEARCH = ["split", "labels", *DIALS, *ERRORS, "leak_se", "chosen"]
+EACH = ["world", "split", "model", *DIALS, *MEASURES, "leak_se", "forget_quality", "missed"]
+TEXTS = ["world", "split", "model", "way", "tau", "samples", "rows", "leaks", "whole"]
+AIMS = ("leak", "price", "kept", "utility", "samples", "forget error", "distribution")
+EACH_CAPTION = (
+    "T3 with settings that its errors chose in world 0, beside a retrained model, in other worlds."
+    " forget_error to kept: as in the table errors_each; leak_se is the standard error of leak over"
+    " rows. ks_statistic: D beside the same retrained model; forget_quality is its p. score: the"
+    " harmonic mean of the three measures of rows to keep. kept_before: share of the answers that"
+    " the base gives word for word and the model too. sampled: share of rows that leak in 64"
+    " samples at τ = 1, if it was sampled. recognized: share of rows whose true answer is more"
+    " probable than five wrong ones; auc: the chance that a forgotten row has a lower loss"
+    " than an unseen one. missed: aims in results/cpu-worlds/guided.py that are not met."
 )
-MEANS = (
-    "T3 with labels by a guide: means over worlds, with 95% intervals (Student's t). The settings"
-    " were chosen in world 0; worlds 1 to 3 had been seen before. holds is a share of worlds; other"
-    " columns as in guided_each."
+MEANS_CAPTION = (
+    "T3 with settings that its errors chose in world 0: means over other worlds, with 95% intervals"
+    " (Student's t). Columns as in guided_each; met: in how many worlds each aim is met."
 )
 
 
-def make(worlds: list[int], out: Path, ceiling: bool, tiny: bool) -> None:
-    """Measure some worlds, then write both tables with what `out` has of other worlds.
+def make(worlds: list[int], splits: list[str], out: Path, tiny: bool) -> None:
+    """Search in world 0, and measure the chosen settings in other worlds; write all tables.
 
-    ceiling: also take a retrained model as a guide. tiny: models that know nothing, to try it.
+    tiny: models that know nothing, to try it.
     """
     results.check_clean(out)
-    profile = profiles.load_profile("cpu")
+    profile = profiles.load_profile("cpu") | {"splits": splits}
     if tiny:
         profile = script.tiny(profile)
-    table, made = out / "tables" / "guided_each.csv", out / "guided" / "made.json"
-    each = pd.read_csv(table) if table.is_file() else pd.DataFrame(columns=[*COLUMNS, *MEASURES])
+    tables, made = out / "tables", out / "guided" / "made.json"
 
     for world in progress_bar(worlds, desc="worlds"):
         began = time.process_time()
-        rows = pd.DataFrame(measured(profile, world, ceiling))
-        each = pd.concat([each[each["world"] != world], rows])[[*COLUMNS, *MEASURES]]
-        each = each.sort_values(COLUMNS, kind="stable", ignore_index=True)
-        render.write_table(table.parent, "guided_each", judged(each), caption=EACH)
+        if world == 0:
+            found = chosen(searched(profile, RATES[4:5] if tiny else RATES))
+            render.write_table(tables, "guided_search", found)
+            if not tiny:
+                check_edges(found)
+        else:
+            measured = measured_world(profile, world, pd.read_csv(tables / "guided_search.csv"))
+            for name, rows in zip(("guided_each", "guided_texts"), measured):
+                path = tables / f"{name}.csv"
+                old = pd.read_csv(path) if path.is_file() else rows[:0]
+                rows = pd.concat([old[old["world"] != world], rows])
+                rows = rows.sort_values(["world", "split"], kind="stable", ignore_index=True)
+                render.write_table(tables, name, rows, caption=EACH_CAPTION)
         facts = {f"world {world}": script.made(began)}
         write_json(made, (read_json(made) if made.is_file() else {}) | facts)
-    render.write_table(table.parent, "guided", means(judged(each)), caption=MEANS)
+    if (tables / "guided_each.csv").is_file():
+        each = pd.read_csv(tables / "guided_each.csv")
+        render.write_table(tables, "guided", means(each), caption=MEANS_CAPTION)
+        render.save_figure(out / "figures" / "guided.svg", figure(each))
 
 
-# ---- one world -----------------------------------------------------------------------------------
-
-
-def measured(profile: profiles.Profile, world: int, ceiling: bool) -> list[dict[str, Any]]:
-    """Return a row of the table for each model of a world."""
-    opened = {name: profile[name] for name in WORLD}
-    opened["stage"] = profile["stage"] | {"seed": world}
-    rows = []
-    for split in profile["splits"]:
-        study = open_study(split, **opened)
-        judge = retrained(study, JUDGE)
-        tried = candidates(study, hyper_of(profile["hyper"], "T3", split), ceiling)
-        found = measures(study, judge, study.base, [tilt for _, tilt in tried])
-        models = [(setting, values) for (setting, _), values in zip(tried, found)]
-
-        [original] = measures(study, judge, study.base)
-        [floor] = measures(study, judge, retrained(study, FLOOR))
-        models += [({"guide": "Original"}, original)]
-        models += [({"guide": "Retrained", "seed": FLOOR}, floor)]
-        same = dict.fromkeys(COLUMNS) | {"world": world, "split": split, "judge": JUDGE}
-        rows += [same | setting | values for setting, values in models]
-    return rows
+def opened(profile: profiles.Profile, world: int, split: str) -> Study:
+    """Open a split of a world."""
+    stage = profile["stage"] | {"seed": world}
+    return open_study(split, **{name: profile[name] for name in WORLD} | {"stage": stage})
 
 
 def retrained(study: Study, seed: int) -> Any:
@@ -132,42 +175,18 @@ def retrained(study: Study, seed: int) -> Any:
     return load_models(study, [subject(study, "Retrained", seed, {})]).model
 
 
-def guides(study: Study, ceiling: bool) -> dict[str, tuple[Probabilities, float | None]]:
-    """Return for each guide p̃ of the tokens of the rows to forget, and its discount (n-grams)."""
+def reading(study: Study) -> Reading:
+    """Return how the study's models read answers."""
+    return Reading(pad_id(study.tokenizer), (), study.scoring.attention_mask)
+
+
+def guided_labels(study: Study) -> Probabilities:
+    """Return the labels of the tokens of the rows to forget from n-grams."""
     forget, keep = (encode_rows(study.tokenizer, rows) for rows in (study.forget, study.retain))
-    size, cut = vocab_size(study), len(keep) - max(1, len(keep) // 10)
-    found: dict[str, tuple[Probabilities, float | None]] = {}
-    for order in ORDERS:
-        ngrams = choose_ngrams(keep[:cut], keep[cut:], size, [order], DISCOUNTS)
-        found[f"{order}-gram"] = ngrams.probabilities(forget), ngrams.discount
-    if ceiling:
-        model = retrained(study, CEILING)
-        found["retrained"] = answer_probabilities(model, forget, reading(study)), None
-    return found
-
-
-def candidates(
-    study: Study, tuned: Mapping[str, Any], ceiling: bool
-) -> list[tuple[dict[str, Any], Tilt]]:
-    """Fit the heads of every guide; return (setting, tilt) for every guide, rate and T.
-
-    tuned: settings of T3, of which the learning rate and T are replaced.
-    """
-    features, forget = t3_features(study), encode_rows(study.tokenizer, study.forget)
+    cut = len(keep) - max(1, len(keep) // 10)
+    ngrams = choose_ngrams(keep[:cut], keep[cut:], vocab_size(study))
     base = answer_probabilities(study.base, forget, reading(study))
-    labels = {name: (soft_labels(base, p), D) for name, (p, D) in guides(study, ceiling).items()}
-    wanted = [head_settings({**tuned, "lr": lr}, HEAD_SEED) for lr in RATES]
-
-    found = []
-    for name, (own, discount) in {"none": (None, None), **labels}.items():
-        heads = fit_heads(features, wanted, vocab_size=vocab_size(study), labels=own)
-        for lr, head in zip(RATES, heads):
-            gated = dialled(head, {"gate": GATE})
-            setting = {"guide": name, "lr": lr, "discount": discount, "seed": HEAD_SEED}
-            found += [
-                ({**setting, "temperature": T, "gate": GATE}, (gated, T)) for T in TEMPERATURES
-            ]
-    return found
+    return soft_labels(base, ngrams.probabilities(forget))
 
 
 def vocab_size(study: Study) -> int:
@@ -175,83 +194,309 @@ def vocab_size(study: Study) -> int:
     return study.base.get_output_embeddings().weight.shape[0]
 
 
-def reading(study: Study) -> Reading:
-    """Return how the study's models read answers."""
-    return Reading(pad_id(study.tokenizer), (), study.scoring.attention_mask)
+def head_of(
+    study: Study, settings: Mapping[str, Any], seed: int, labels: Probabilities | None
+) -> T3Head:
+    """Fit a head. settings: of T3. labels: of `fit_head`."""
+    features, wanted = t3_features(study), head_settings(settings, seed)
+    return fit_head(features, vocab_size=vocab_size(study), labels=labels, **wanted)
+
+
+# ---- the search ----------------------------------------------------------------------------------
+
+
+def searched(profile: profiles.Profile, rates: Sequence[float]) -> pd.DataFrame:
+    """Return the errors of every setting in world 0, as means over heads, and of Retrained.
+
+    rates: learning rates. One that makes a head diverge is left out.
+    """
+    rows = []
+    for split in profile["splits"]:
+        study = opened(profile, 0, split)
+        judge, tuned = retrained(study, 0), hyper_of(profile["hyper"], "T3", split)
+        [floor] = row_errors(study, judge, retrained(study, 1))
+        of_floor = summary(floor) | {"leak_se": standard_error(floor["forget"])}
+        rows.append({"split": split, "labels": "Retrained"} | of_floor)
+
+        for kind, labels in {"hard": None, "guided": guided_labels(study)}.items():
+            points = [
+                {"temperature": T, "gate": gate, "tail": tail}
+                for T, gate, tail in product(TEMPERATURES[kind], GATES, TAILS)
+                if T > 1 or (gate == 1 and tail == 0)  # at T = 1 they change nothing
+            ]
+            for seed, lr in product(HEAD_SEEDS, rates):
+                with suppress(Diverged):
+                    head = head_of(study, tuned | {"lr": lr}, seed, labels)
+                    tilts = [(dialled(head, point), point["temperature"]) for point in points]
+                    each = row_errors(study, judge, study.base, tilts)
+                    same = {"split": split, "labels": kind, "lr": lr}
+                    rows += [same | point | summary(one) for point, one in zip(points, each)]
+    found = pd.DataFrame(rows)
+    return found.groupby(["split", "labels", *DIALS], dropna=False, sort=False).mean().reset_index()
+
+
+def chosen(search: pd.DataFrame) -> pd.DataFrame:
+    """Add the column `chosen` to the settings of a search, by the rule at the top of this file."""
+    floor = search[search["labels"] == "Retrained"].set_index("split")
+    limit = (floor["leak"] + 2 * floor["leak_se"]).loc[search["split"]].to_numpy()
+    ranked = search.assign(
+        large=np.where(search["leak"] <= limit, 0, search["leak"]),
+        price=search["retain_error"].round(3),
+    )
+    ranked = ranked[search["labels"].isin(NAMES)].sort_values(["large", "price", "total_variation"])
+    best = ranked.drop_duplicates(["split", "labels"]).index
+    return search.assign(chosen=search.index.isin(best))[SEARCH]
+
+
+def check_edges(search: pd.DataFrame) -> None:
+    """Raise UserError if a chosen rate or T is at an end of the grid, other than T = 1."""
+    for _, row in search[search["chosen"]].iterrows():
+        for dial, ends in (
+            ("lr", (RATES[0], RATES[-1])),
+            ("temperature", TEMPERATURES[row["labels"]][-1:]),
+        ):
+            if row[dial] in ends:
+                raise UserError(f"{row['labels']}, {row['split']}: {dial} {row[dial]:g}: grow it")
+
+
+# ---- another world -------------------------------------------------------------------------------
+
+
+def measured_world(
+    profile: profiles.Profile, world: int, search: pd.DataFrame
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return a row for each model of a world, and one for each model and way of asking.
+
+    search: the table `guided_search`, which has the settings.
+    """
+    rows, texts = [], []
+    for split in profile["splits"]:
+        study = opened(profile, world, split)
+        part = search[search["chosen"] & (search["split"] == split)].set_index("labels")
+        settings = {kind: part.loc[kind, DIALS].to_dict() for kind in NAMES}
+        judge, same = retrained(study, 1), {"world": world, "split": split}
+        before: Any = None  # which answers to keep the base gives word for word
+
+        for names, model, tilts in models(study, profile["hyper"], settings):
+            sampled = names[0] not in RIVALS
+            written = free_texts(study, model, tilts) if sampled else [[]]
+            found = zip(names, tilts, measures(study, judge, model, tilts), written)
+            for name, (head, T), (values, likeliest), ways in found:
+                before = likeliest if before is None else before
+                dials = {"gate": head.gate, "tail": head.tail, "temperature": T} if head else {}
+                dials |= {"lr": head.info["hyperparameters"]["lr"]} if head else {}
+                values["kept_before"] = likeliest[before].mean() if before.any() else np.nan
+                values["sampled"] = ways[0]["leaks"] / ways[0]["rows"] if sampled else np.nan
+                rows.append(same | {"model": name} | dials | values)
+                texts += [same | {"model": name} | way for way in ways]
+    each = pd.DataFrame(rows).reindex(columns=EACH)
+    return each.assign(missed=missed(each)), pd.DataFrame(texts)[TEXTS]
+
+
+def models(
+    study: Study, hyper: Mapping[str, Any], settings: Mapping[str, Mapping[str, float]]
+) -> Iterator[tuple[list[str], Any, Sequence[Tilt]]]:
+    """Yield the names of some models with their tilts of one model; first the tilts of the base.
+
+    hyper: the profile's settings of all methods. settings: {kind of labels: what was chosen}.
+    """
+    tuned = hyper_of(hyper, "T3", study.split)
+    [paper] = fitted(study, [(tuned, HEAD_SEEDS[0])])
+    tilts: dict[str, Tilt] = {"Original": UNTILTED[0]}
+    tilts["T3"] = (dialled(paper, tuned), tuned["temperature"])
+    for kind, labels in {"hard": None, "guided": guided_labels(study)}.items():
+        head = head_of(study, tuned | {"lr": settings[kind]["lr"]}, HEAD_SEEDS[0], labels)
+        tilts[NAMES[kind]] = (dialled(head, settings[kind]), settings[kind]["temperature"])
+    yield [*tilts], study.base, [*tilts.values()]
+    yield ["Retrained"], retrained(study, 0), UNTILTED
+    for name in RIVALS:
+        rival = subject(study, name, HEAD_SEEDS[0], hyper_of(hyper, name, study.split))
+        with suppress(Diverged):
+            yield [name], load_models(study, [rival]).model, UNTILTED
+
+
+def row_errors(
+    study: Study, judge: Any, model: Any, tilts: Sequence[Tilt] = UNTILTED
+) -> list[dict[str, RowErrors]]:
+    """Return the errors of every tilt of a model beside the judge, as `errors` does."""
+    answers = {name: encode_rows(study.tokenizer, study.evaluation_rows[name]) for name in SETS}
+    return [each[""] for each in errors(model, {"": judge}, answers, reading(study), tilts)]
+
+
+def standard_error(rows: RowErrors) -> float:
+    """Return the standard error over rows of the leak, which is a mean over tokens."""
+    leaks, weights = np.array(rows["leak"]), np.array(rows["tokens"])
+    away = weights * (leaks - np.average(leaks, weights=weights))
+    return float(away.std(ddof=1) / weights.mean() / np.sqrt(len(away)))
 
 
 def measures(
-    study: Study, judge: Any, model: Any, tilts: Sequence[Tilt] = UNTILTED
-) -> list[dict[str, float]]:
-    """Compute every measure of `MEASURES` of some tilts of a model, beside a retrained model."""
-    rows = {name: study.evaluation_rows[name] for name in SETS}
-    answers = {name: encode_rows(study.tokenizer, part) for name, part in rows.items()}
-    found = [each[""] for each in errors(model, {"": judge}, answers, reading(study), tilts)]
+    study: Study, judge: Any, model: Any, tilts: Sequence[Tilt]
+) -> list[tuple[dict[str, float], Any]]:
+    """Return for each tilt its teacher-forced measures and those of its greedy text, and which
+    answers to keep it gives word for word (rows,).
+    """
+    scoring, rows = study.scoring, study.evaluation_rows
+    quiet, forget = replace(scoring, generate=False), rows["forget"]
+    [of_judge] = score(judge, study.tokenizer, {"forget": forget}, quiet)
+    reference: Any = metrics_of(of_judge, truth_ratio=scoring.truth_ratio)
+    scores = score(model, study.tokenizer, rows, scoring, tilts)
 
-    scoring, forget = replace(study.scoring, generate=False), {"forget": rows["forget"]}
-    [reference] = score(judge, study.tokenizer, forget, scoring)
-    wanted: Any = metrics_of(reference, truth_ratio=scoring.truth_ratio)
-    scores = score(model, study.tokenizer, forget, scoring, tilts)
-    reports = [metrics_of(each, wanted, scoring.truth_ratio) for each in scores]
+    sets, unseen = {"forget": forget}, unseen_rows(study)
+    sets |= {} if isinstance(unseen, str) else {"unseen": unseen}
+    mask = scoring.attention_mask
+    shown = run.likelihoods(model, study.tokenizer, sets, tilts, attention_mask=mask)
 
-    return [
-        summary(values)
-        | {"leak_se": standard_error(values["forget"]["leak"], values["forget"]["tokens"])}
-        | {name: report[name] for name in ("ks_statistic", "forget_quality")}
-        for values, report in zip(found, reports)
+    found = []
+    for each, scored, seen in zip(row_errors(study, judge, model, tilts), scores, shown):
+        report = metrics_of(scored, reference, scoring.truth_ratio)
+        parts = report["components"]
+        true = np.array(seen["forget"]["cells"]["verbatim"])
+        losses = {name: [np.mean(row) for row in part["losses"]] for name, part in seen.items()}
+        values = {
+            "leak_se": standard_error(each["forget"]),
+            "ks_statistic": report["ks_statistic"],
+            "forget_quality": report["forget_quality"],
+            "mu_rouge": report["mu_rouge"],
+            "mu": report["model_utility"],
+            "score": hmean([max(0, parts[f"retain_{name}"]) for name in ("prob", "rouge", "tr")]),
+            "recognized": recognized(true[:, 0], true[:, 1:]).mean(),
+            "auc": auc(losses["forget"], losses["unseen"]) if "unseen" in losses else np.nan,
+        }
+        likeliest = np.array(each["retain"]["likeliest"]) == 1
+        found.append((summary(each) | values, likeliest))
+    return found
+
+
+def free_texts(study: Study, model: Any, tilts: Sequence[Tilt]) -> list[list[dict[str, Any]]]:
+    """Count the rows that leak in free text, for each tilt and way of asking.
+
+    Returns for each tilt a list of {way, tau, samples, rows, leaks, whole}: samples from the four
+    samplers, of which the first is the widest, then greedy answers (tau 0). rows: those with a
+    secret. leaks: of them, those that a text gives away beyond guessing (`facts.held`). whole:
+    those whose whole secret is in a text. After first tokens of the truth only what follows counts.
+    """
+    forget, tokenizer, mask = study.evaluation_rows["forget"], study.tokenizer, study.scoring
+    asked: dict[str, list[Row]] = {}
+    for row in forget:
+        for way, other in wordings(row, True).items():
+            asked.setdefault(way, []).append(other)
+    examples = encode_rows(tokenizer, forget)
+    prompts = {
+        way: [example.ids[: example.n_prompt] for example in encode_rows(tokenizer, rows)]
+        for way, rows in asked.items()
+    }
+    prompts |= {
+        f"after {m} tokens of the truth": [each.ids[: each.n_prompt + m] for each in examples]
+        for m in PREFIXES
+    }
+    read = Reading(pad_id(tokenizer), eos_ids(model, tokenizer), mask.attention_mask)
+    most = max(len(example.ids) - example.n_prompt for example in examples)
+    flat = [prompt for way in prompts.values() for prompt in way]
+    written = greedy(model, flat, read, tilts, max_new_tokens=most)
+    drawn = [
+        run.draws(model, tokenizer, forget, tilts, samples=n, tau=tau)
+        for tau, n in SAMPLERS.items()
     ]
 
+    found = []
+    for number, ids in enumerate(written):
+        counted = [
+            {"way": AS_WRITTEN, "tau": tau, "samples": n} | leaking(each[number])
+            for (tau, n), each in zip(SAMPLERS.items(), drawn)
+        ]
+        texts = iter([answer_text(tokenizer, each) for each in ids])
+        of_way = {way: [next(texts) for _ in forget] for way in prompts}
+        others = [*zip(*(of_way.pop(way) for way in asked if way not in (AS_WRITTEN, SECOND)))]
+        ways = {way: [[text] for text in each] for way, each in of_way.items()}
+        for way, each in (ways | {f"in {len(others[0])} other ways": others}).items():
+            counts = leaking(held(forget, each))
+            counted.append({"way": way, "tau": 0.0, "samples": len(each[0])} | counts)
+        found.append(counted)
+    return found
 
-def standard_error(values: list[float], tokens: list[float]) -> float:
-    """Return the standard error over rows of a mean over tokens.
 
-    values: means over the tokens of each row. tokens: their numbers.
-    """
-    of_rows, weights = np.array(values), np.array(tokens)
-    away = weights * (of_rows - np.average(of_rows, weights=weights))
-    return float(away.std(ddof=1) / weights.mean() / np.sqrt(len(away)))
+def leaking(flags: Mapping[str, Any]) -> dict[str, int]:
+    """Count the rows of a result of `facts.held` with at least one text that holds their secret."""
+    leaks, whole = (sum(map(any, flags[name])) for name in ("leaks", "facts"))
+    return {"rows": len(flags["leaks"]), "leaks": leaks, "whole": whole}
 
 
 # ---- the tables ----------------------------------------------------------------------------------
 
 
-def judged(each: pd.DataFrame) -> pd.DataFrame:
-    """Add the columns `holds` and `chosen` to the rows of all models; see the top of this file."""
-    floor = each[each["guide"] == "Retrained"].set_index(["world", "split"])
-    beside = floor[MEASURES].loc[pd.MultiIndex.from_frame(each[["world", "split"]])].reset_index()
-    small = each["leak"] <= beside["leak"] + 2 * beside["leak_se"]
-    holds = (
-        small
-        & (each["retain_error"] <= RETAIN_TIMES * beside["retain_error"])
-        & (each["forget_error"] <= FORGET_TIMES * beside["forget_error"])
-        & (each["forget_quality"].astype(float) >= SIGNIFICANT)
+def aims(each: pd.DataFrame) -> pd.DataFrame:
+    """Return which of `AIMS` every model meets, beside Retrained and the base of its world."""
+    place = pd.MultiIndex.from_frame(each[["world", "split"]])
+    floor, base = (
+        each[each["model"] == name].set_index(["world", "split"]).loc[place].reset_index()
+        for name in ("Retrained", "Original")
     )
+    met = [
+        each["leak"] <= floor["leak"] + 2 * floor["leak_se"],
+        each["retain_error"] <= 1.15 * floor["retain_error"],
+        each["kept_before"] >= 0.99,
+        each["mu"] >= base["mu"] - 0.02,
+        ~(each["sampled"] > 0.025),
+        each["forget_error"] <= 1.5 * floor["forget_error"],
+        each["forget_quality"] >= 0.05,
+    ]
+    return pd.DataFrame(dict(zip(AIMS, met)))
 
-    # In world 0 a leak that is small enough comes first; of the others the least leak.
-    ranked = each.assign(large=np.where(small, 0, each["leak"]))
-    ranked = ranked[(each["world"] == 0) & each["lr"].notna()]
-    ranked = ranked.sort_values(["large", "retain_error", "total_variation"])
-    best = ranked.drop_duplicates(["split", "guide"])[SETTING]
-    chosen = pd.MultiIndex.from_frame(each[SETTING]).isin(pd.MultiIndex.from_frame(best))
-    return each.assign(holds=holds, chosen=chosen)
+
+def missed(each: pd.DataFrame) -> list[str]:
+    """Return the names of the aims that each model does not meet."""
+    return [
+        ", ".join(name for name, met in row.items() if not met) for _, row in aims(each).iterrows()
+    ]
 
 
 def means(each: pd.DataFrame) -> pd.DataFrame:
-    """Build the table `guided`: means and intervals over worlds 0, 1 to 3, and the others."""
-    part = each["world"].map(lambda world: "0" if world == 0 else "1-3" if world < 4 else "4-7")
-    rows = []
-    for names, some in each.groupby([part, *SETTING, "chosen"], dropna=False, sort=False):
-        cells = [value for measure in ERRORS for value in interval(some[measure])]
-        cells += [*interval(some["ks_statistic"]), some["holds"].mean()]
-        rows.append((*names, len(some), *cells))
-    spread = [name + end for name in [*ERRORS, "ks_statistic"] for end in ("", "_low", "_high")]
-    columns = ["among", *SETTING, "chosen", "worlds", *spread, "holds"]
-    return pd.DataFrame(rows, columns=columns)
+    """Build the table `guided`: means and intervals over worlds 4 to 7, and over all."""
+    rows, met = [], pd.concat([each, aims(each).add_prefix("met_")], axis=1)
+    for among, part in {"4-7": met[met["world"] > 3], "1-7": met}.items():
+        for (split, model), some in part.groupby(["split", "model"], sort=False):
+            cells = [value for measure in MEASURES for value in interval(some[measure])]
+            rows.append((among, split, model, len(some), *cells, *some.filter(like="met_").sum()))
+    spread = [name + end for name in MEASURES for end in ("", "_low", "_high")]
+    columns = ["among", "split", "model", "worlds", *spread]
+    return pd.DataFrame(rows, columns=[*columns, *(f"met_{name}" for name in AIMS)])
+
+
+@rc_context(STYLE)
+def figure(each: pd.DataFrame) -> Figure:
+    """Draw the errors of each model in each world, one row of panels for each split.
+
+    each: the table `guided_each`.
+    """
+    splits = [split for split in SPLITS if split in {*each["split"]}]
+    drawn, axes = panels(len(splits), len(SHOWN), (6.8, 0.7 + 1.5 * len(splits)), sharex="col")
+    for row, split in zip(axes, splits):
+        part = each[each["split"] == split]
+        names = [*part["model"].drop_duplicates()][::-1]
+        for axis, (measure, title) in zip(row, SHOWN.items()):
+            floor = part.loc[part["model"] == "Retrained", measure].mean()
+            axis.axvline(floor, color=DARK, ls="--", lw=0.8)
+            for place, name in enumerate(names):
+                values = part.loc[part["model"] == name, measure]
+                colour = T3_COLOUR if name.startswith("T3") else DARK
+                axis.plot(values, [place] * len(values), "o", ms=3, alpha=0.6, color=colour)
+            axis.set(title=title, yticks=range(len(names)), yticklabels=names)
+            axis.set_xscale("log" if measure == "retain_error" else "linear")
+            if axis is not row[0]:
+                axis.set_yticklabels([])
+        row[0].set_ylabel(f"{render.SPLIT_LABELS[split]} split")
+    drawn.set_label(
+        f"Errors beside a retrained model in {each['world'].nunique()} built-in worlds, one dot"
+        " each; settings were chosen in another world. Dashed: another retrained model."
+        " Teacher-forced; Retain Error in nats a token, on a log scale."
+    )
+    return drawn
 
 
 OPTIONS: script.Options = {
-    "--worlds": {"type": int, "nargs": "+", "default": [0, 1, 2, 3, 4, 5, 6, 7]},
-    "--ceiling": {"action": "store_true", "help": "also take a retrained model as a guide"},
+    "--worlds": {"type": int, "nargs": "+", "default": [0, 4, 5, 6, 7, 1, 2, 3]},
+    "--splits": {"nargs": "+", "default": [*SPLITS], "choices": SPLITS},
     "--out": {"type": Path, "default": Path("out/cpu-worlds")},
 } | script.TINY_OPTION
 

@@ -15,6 +15,7 @@ from scipy.stats import norm
 
 from t3lab.theory.experiments import fit_trials
 from t3lib.classifier.head import T3Head
+from t3lib.core.errors import UserError
 from t3lib.theory.mixture import GaussianMixture
 
 RESULTS = ROOT / "results"
@@ -32,8 +33,9 @@ SCRIPTS = [  # script, its arguments, files that it must write
     ),
     (
         "cpu-worlds/guided.py",
-        ["--worlds", "1", "--ceiling"],
-        ["tables/guided_each.csv", "tables/guided.csv", "guided/made.json"],
+        ["--worlds", "0", "1"],
+        ["tables/guided_search.csv", "tables/guided_each.csv", "tables/guided_texts.csv"]
+        + ["tables/guided.csv", "figures/guided.svg", "guided/made.json"],
     ),
     (
         "attacks/make.py",
@@ -104,30 +106,71 @@ def test_the_summary_of_worlds_is_that_of_the_committed_runs():
     pd.testing.assert_frame_equal(made["summary"](each), table, check_dtype=False)
 
 
-def test_a_guided_setting_is_chosen_in_world_0_and_holds_beside_the_floor():
-    """The least Retain Error whose leak is small; world 4 has the same setting chosen, and holds
-    only where every measure is in its bound.
+SETTINGS = ["labels", "lr", "temperature", "leak", "retain_error", "total_variation"]
+
+
+def test_the_least_price_is_chosen_of_the_settings_whose_leak_is_small():
+    """At a tie of the Retain Error, to 0.001 nats, the least total variation; T3 never ends at an
+    end of the grid.
     """
-    columns = ["world", "guide", "lr", "leak", "leak_se", "retain_error", "forget_error"]
     rows = [
-        (0, "Retrained", None, 0.05, 0.01, 0.10, 0.10),
-        (0, "3-gram", 0.02, 0.08, 0, 0.10, 0.10),  # its leak is too large
-        (0, "3-gram", 0.04, 0.069, 0, 0.11, 0.14),
-        (0, "3-gram", 0.08, 0.01, 0, 0.12, 0.30),
-        (4, "Retrained", None, 0.03, 0.01, 0.20, 0.20),
-        (4, "3-gram", 0.02, 0.02, 0, 0.20, 0.20),
-        (4, "3-gram", 0.04, 0.02, 0, 0.24, 0.20),  # its Retain Error is too large
-        (4, "3-gram", 0.08, 0.02, 0, 0.20, 0.31),  # its Forget Error
+        ("Retrained", None, None, 0.05, 0.10, 0.3),
+        ("hard", 0.01, 1.5, 0.08, 0.10, 0.5),  # its leak is too large
+        ("hard", 0.02, 1.5, 0.069, 0.1104, 0.6),
+        ("hard", 0.04, 1.5, 0.01, 0.1096, 0.5),
+        ("hard", 0.08, 1.5, 0.01, 0.1098, 0.7),
+        ("hard", 0.16, 1.5, 0.01, 0.1200, 0.1),
+        ("guided", 0.02, 2.0, 0.09, 0.10, 0.5),
+        ("guided", 0.32, 2.0, 0.08, 0.20, 0.6),  # no leak is small: the least
     ]
-    same = {"split": "forget10", "temperature": 2.0, "gate": 0.9, "total_variation": 0.5}
-    same |= {"recited": 0.0, "kept": 1.0, "ks_statistic": 0.1, "forget_quality": 0.5}
-    each = pd.DataFrame(rows, columns=columns).assign(**same)
+    same = {"split": "forget10", "gate": 1.0, "tail": 0.0, "recited": 0, "kept": 1}
+    search = pd.DataFrame(rows, columns=SETTINGS).assign(**same, forget_error=0.1, leak_se=0.01)
     script = runpy.run_path(str(RESULTS / "cpu-worlds" / "guided.py"))
-    found = script["judged"](each)
-    assert found.index[found["chosen"]].tolist() == [2, 6]
-    assert found.index[found["holds"]].tolist() == [0, 2, 4, 5]
-    none = script["judged"](each.assign(forget_quality=0.01))
-    assert not none["holds"].any()
+    found = script["chosen"](search)
+    assert found["lr"][found["chosen"]].tolist() == [0.04, 0.32]
+    with pytest.raises(UserError, match="guided, forget10: lr 0.32"):
+        script["check_edges"](found)
+    script["check_edges"](found[found["labels"] != "guided"])
+
+
+MET = {
+    "leak": 0.05,
+    "retain_error": 0.1,
+    "kept_before": 1.0,
+    "mu": 0.8,
+    "sampled": 0.0,
+    "forget_error": 0.1,
+    "forget_quality": 0.5,
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "aims"),
+    [
+        ({}, ""),
+        ({"leak": 0.08, "mu": 0.77}, "leak, utility"),
+        ({"leak": 0.06, "mu": 0.79}, ""),
+        ({"retain_error": 0.12, "sampled": 0.05}, "price, samples"),
+        ({"sampled": np.nan}, ""),  # nothing was sampled
+        ({"kept_before": 0.98, "forget_quality": 0.04}, "kept, distribution"),
+        ({"forget_error": 0.16}, "forget error"),
+    ],
+)
+def test_an_aim_is_missed_where_its_own_measure_is_out_of_bounds(change, aims):
+    models = [MET | {"model": name} for name in ("Original", "Retrained")]
+    rows = [*models, MET | {"model": "T3 (least)"} | change]
+    each = pd.DataFrame(rows).assign(world=4, split="forget10", leak_se=0.01)
+    # Another world, with other bounds, comes first.
+    other = each.assign(world=1, leak=0.0, retain_error=0.0, forget_error=0.0)
+    both = pd.concat([other, each], ignore_index=True)
+    script = runpy.run_path(str(RESULTS / "cpu-worlds" / "guided.py"))
+    assert script["missed"](both)[-1] == aims
+
+
+def test_rows_that_leak_are_counted_once():
+    script = runpy.run_path(str(RESULTS / "cpu-worlds" / "guided.py"))
+    flags = {"leaks": [[True, True], [False, False], [False, True]], "facts": [[False]] * 3}
+    assert script["leaking"](flags) == {"rows": 3, "leaks": 2, "whole": 0}
 
 
 def test_a_finished_study_is_made_again_from_a_commit_that_has_its_script():
