@@ -90,6 +90,7 @@ def errors(
     answers: Mapping[str, Sequence[Example]],
     reading: Reading,
     tilts: Sequence[Tilt] = UNTILTED,
+    tau: float = 1.0,
 ) -> list[dict[str, dict[str, RowErrors]]]:
     """Compute the four errors of every tilt of a model beside retrained models, row by row.
 
@@ -97,6 +98,7 @@ def errors(
     retrained: {name: retrained model}, on the model's device and with its vocabulary.
     answers: {"forget": examples to forget, "retain": examples to keep}; either may be missing.
     tilts: pairs (head, T); by default the model alone.
+    tau: the sampler's temperature of all models: p^(1/τ), normalised, is compared. It is no T.
 
     Returns for each tilt {name of a retrained model: {"forget": rows, "retain": rows}}, where rows
     is {"tokens" or a name of `MEASURES`: one number a row}: the number of answer tokens, and the
@@ -109,7 +111,8 @@ def errors(
         {name: {} for name in retrained} for _ in tilts
     ]
     for part, examples in answers.items():
-        sums = _summed(model, retrained, examples, reading, tilts, MEASURES[part])
+        models = [model, *retrained.values()]
+        sums = _summed(models, examples, reading, tilts, MEASURES[part], tau)
         tokens = [len(example.ids) - example.n_prompt for example in examples]
 
         for result, of_tilt in zip(results, sums):
@@ -139,32 +142,35 @@ def summary(rows: Mapping[str, RowErrors]) -> dict[str, float]:
 
 
 def _summed(
-    model: Any,
-    retrained: Mapping[str, Any],
+    models: Sequence[Any],
     examples: Sequence[Example],
     reading: Reading,
     tilts: Sequence[Tilt],
     measures: Sequence[str],
+    tau: float,
 ) -> NDArray[np.float64]:
-    """Return (tilts, retrained models, measures, examples): sums over the tokens of each answer."""
-    shape = (len(tilts), len(retrained), len(measures), len(examples))
-    models, heads = [model, *retrained.values()], heads_of(tilts)
+    """Return (tilts, retrained models, measures, examples): sums over the tokens of each answer.
+
+    models: the base of the tilts, and then the retrained ones.
+    """
+    shape = (len(tilts), len(models) - 1, len(measures), len(examples))
+    heads = heads_of(tilts)
 
     def summed(batch_tokens: int) -> Tensor:
         total = torch.zeros(shape, dtype=torch.float64)
         sized = replace(reading, batch_tokens=batch_tokens)
         with progress_bar(total=len(examples), desc="errors", leave=False) as bar:
             for at, *judges in _together(models, examples, sized, heads):
-                judged = [judge.logits.log_softmax(-1) for judge in judges]
+                judged = [(judge.logits / tau).log_softmax(-1) for judge in judges]
                 for t, tilt in enumerate(tilts):
-                    logp = _logp(at, tilt, heads)
+                    logp = (_scores(at, tilt, heads) / tau).log_softmax(-1)
                     for j, logp_retrained in enumerate(judged):
                         values = _measured(measures, logp, logp_retrained, at.target)
                         total[t, j].index_add_(1, at.example.cpu(), values.cpu().double())
                 bar.update(int((at.step == 0).sum()))
         return total
 
-    total = within_memory(summed, reading.batch_tokens or default_batch_tokens(model))
+    total = within_memory(summed, reading.batch_tokens or default_batch_tokens(models[0]))
     return total.numpy()
 
 
@@ -184,14 +190,14 @@ def _measured(
 
 
 @torch.no_grad()
-def _logp(at: Positions, tilt: Tilt, heads: Sequence[Any]) -> Tensor:
-    """Return log p̂ (N, V) of a tilt (head, T) at N positions, normalised."""
+def _scores(at: Positions, tilt: Tilt, heads: Sequence[Any]) -> Tensor:
+    """Return log p̂ (N, V) of a tilt (head, T) at N positions, up to a constant in each."""
     head, T = tilt
     if head is None or at.z is None:
-        return (at.logits / T).log_softmax(-1)
+        return at.logits / T
     number = next(n for n, each in enumerate(heads) if each is head)
     pooled = at.z.split([each.rank for each in heads], -1)[number].contiguous()
-    return tilted(at.logits, [head.logf(pooled)], [head], T, head.gate, head.tail).log_softmax(-1)
+    return tilted(at.logits, [head.logf(pooled)], [head], T, head.gate, head.tail)
 
 
 def _together(

@@ -32,6 +32,11 @@ SCRIPTS = [  # script, its arguments, files that it must write
         ["tables/errors_each.csv", "tables/errors.csv", "figures/errors.svg", "errors/made.json"],
     ),
     (
+        "cpu-worlds/doubts.py",
+        ["--worlds", "1", "--samples", "4"],
+        ["tables/doubts.csv", "tables/doubts_free.csv", "doubts.json"],
+    ),
+    (
         "cpu-worlds/guided.py",
         ["--worlds", "0", "1"],
         ["tables/guided_search.csv", "tables/guided_each.csv", "tables/guided_texts.csv"]

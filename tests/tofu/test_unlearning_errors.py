@@ -67,12 +67,12 @@ def by_hand(logp: torch.Tensor, logp_ret: torch.Tensor, target: int) -> dict[str
     }
 
 
-@pytest.mark.parametrize("gate", [1.0, 0.5])
-def test_every_number_is_that_of_a_pass_without_cache_in_float64(models, answers, gate):
+@pytest.mark.parametrize(("gate", "tau"), [(1.0, 1.0), (0.5, 1.0), (0.5, 0.6)])
+def test_every_number_is_that_of_a_pass_without_cache_in_float64(models, answers, gate, tau):
     base, retrained = models
     head = T3Head(16, V, rank=3, gate=gate, seed=1).to(DEVICE)
     tilts = [(None, 1.0), (head, 1.0), (head, 2.5)]
-    found = errors(base, retrained, answers, READING, tilts)
+    found = errors(base, retrained, answers, READING, tilts, tau)
 
     for (its_head, T), of_tilt in zip(tilts, found):
         pairs = [] if its_head is None else [(head.A, head.B)]
@@ -84,6 +84,7 @@ def test_every_number_is_that_of_a_pass_without_cache_in_float64(models, answers
                     ids = torch.tensor([row.ids])
                     places = range(row.n_prompt - 1, len(row.ids) - 1)
                     logps = [each.logp(ids, torch.ones_like(ids))[0] for each in (unlearned, judge)]
+                    logps = [(logp / tau).log_softmax(-1) for logp in logps]
                     each = [by_hand(*(logp[n] for logp in logps), row.ids[n + 1]) for n in places]
                     for measure, values in of_tilt[name][part].items():
                         if measure == "tokens":
