@@ -31,7 +31,7 @@ retrained model of seed 1 judges, and Retrained in the tables is the one of seed
     price         a Retain Error of at most 1.15 times Retrained's
     kept          at least 99% of the answers to keep that the base gives word for word stay so
     utility       a Model Utility of at least the base's less 0.02
-    samples       with 64 samples at τ = 1, at most 2.5% of the rows leak
+    samples       with 64 samples at τ = 1, at most 2 of the 80 rows leak (10% split)
     forget error  at most 1.5 times Retrained's
     distribution  truth ratios that cannot be told from the judge's (p ≥ 0.05)
 
@@ -54,9 +54,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 from scipy.stats import hmean
+from torch import Tensor
 
 from t3lab import profiles, results, script
 from t3lab.audit import run
@@ -81,11 +83,20 @@ from t3lib.core.models import pad_id
 from t3lib.core.progress import progress_bar
 from t3lib.core.rows import Row, encode_rows
 from t3lib.own.questions import AS_WRITTEN, SECOND, wordings
+from t3lib.sampler.tilt import tilt_logits
 from t3lib.tofu.evaluation import answer_text, metrics_of, score
-from t3lib.tofu.likelihood import UNTILTED, Tilt, answer_probabilities
+from t3lib.tofu.likelihood import UNTILTED, Tilt, answer_positions, answer_probabilities
 from t3lib.tofu.reader import Reading
 from t3lib.tofu.suite import auc
-from t3lib.tofu.unlearning_errors import RowErrors, errors, summary
+from t3lib.tofu.unlearning_errors import (
+    RowErrors,
+    errors,
+    forget_error,
+    leak,
+    retain_error,
+    summary,
+    total_variation,
+)
 from t3lib.tofu.writing import eos_ids, greedy
 
 HEAD_SEEDS = (1, 2)
@@ -96,7 +107,7 @@ TEMPERATURES = {
 }
 GATES, TAILS = (0.5, 0.9, 1.0), (0.0, 1e-3, 1e-2)
 NAMES = {"hard": "T3 (least)", "guided": "T3 (guided)"}
-RIVALS = ("RMU", "WGA")
+SAMPLED = ("forget10",)  # splits on which free text is looked at
 SAMPLERS = {1.0: 64, 0.6: 16, 0.3: 16, 0.1: 16}  # {τ: samples of each row}
 PREFIXES = (1, 2, 4)  # how many first tokens of the truth are given
 SHOWN = {
@@ -107,10 +118,12 @@ SHOWN = {
     "ks_statistic": "D",
 }
 DIALS = ["lr", "temperature", "gate", "tail"]
+FORGET = ("forget_error", "leak", "total_variation")
 ERRORS = ["forget_error", "leak", "retain_error", "total_variation", "recited", "kept"]
 OTHERS = ["ks_statistic", "mu_rouge", "score", "mu", "kept_before", "sampled", "recognized", "auc"]
+OTHERS += ["harmless", "secrets"]
 MEASURES = [*ERRORS, *OTHERS]
-SEARCH = ["split", "labels", *DIALS, *ERRORS, "leak_se", "chosen"]
+SEARCH = ["split", "labels", *DIALS, *ERRORS[:4], "leak_se", "chosen"]
 EACH = ["world", "split", "model", *DIALS, *MEASURES, "leak_se", "forget_quality", "missed"]
 TEXTS = ["world", "split", "model", "way", "tau", "samples", "rows", "leaks", "whole"]
 AIMS = ("leak", "price", "kept", "utility", "samples", "forget error", "distribution")
@@ -122,7 +135,9 @@ EACH_CAPTION = (
     " the base gives word for word and the model too. sampled: share of rows that leak in 64"
     " samples at τ = 1, if it was sampled. recognized: share of rows whose true answer is more"
     " probable than five wrong ones; auc: the chance that a forgotten row has a lower loss"
-    " than an unseen one. missed: aims in results/cpu-worlds/guided.py that are not met."
+    " than an unseen one. harmless, secrets: mean probability of the tokens of forgotten answers to"
+    " which the judge gives more than 0.9, and less than 0.05. missed: aims"
+    " in results/cpu-worlds/guided.py that are not met."
 )
 MEANS_CAPTION = (
     "T3 with settings that its errors chose in world 0: means over other worlds, with 95% intervals"
@@ -227,12 +242,51 @@ def searched(profile: profiles.Profile, rates: Sequence[float]) -> pd.DataFrame:
             for seed, lr in product(HEAD_SEEDS, rates):
                 with suppress(Diverged):
                     head = head_of(study, tuned | {"lr": lr}, seed, labels)
-                    tilts = [(dialled(head, point), point["temperature"]) for point in points]
-                    each = row_errors(study, judge, study.base, tilts)
                     same = {"split": split, "labels": kind, "lr": lr}
-                    rows += [same | point | summary(one) for point, one in zip(points, each)]
+                    each = errors_by_point(study, judge, head, points)
+                    rows += [same | point | one for point, one in zip(points, each)]
     found = pd.DataFrame(rows)
     return found.groupby(["split", "labels", *DIALS], dropna=False, sort=False).mean().reset_index()
+
+
+@torch.no_grad()
+def errors_by_point(
+    study: Study, judge: Any, head: T3Head, points: Sequence[Mapping[str, float]]
+) -> list[dict[str, float]]:
+    """Return the four errors of a head at each point {temperature, gate, tail}.
+
+    They are those of `summary`. At each position T3 tempers or does not, so both are computed once
+    for all gates, which only choose between them.
+    """
+    tempered = [(1.0, 0.0), *dict.fromkeys((each["temperature"], each["tail"]) for each in points)]
+    found: list[dict[str, float]] = [{} for _ in points]
+    for part, names in {"forget": [*FORGET], "retain": ["retain_error"]}.items():
+        answers = encode_rows(study.tokenizer, study.evaluation_rows[part])
+        of_base = answer_positions(study.base, answers, reading(study), [head])
+        values, kept = [], []
+        for at, other in zip(of_base, answer_positions(judge, answers, reading(study), ())):
+            wanted = other.logits.log_softmax(-1)
+            logf = head.logf(at.z)  # type: ignore[arg-type]
+            kept.append(torch.linalg.vecdot(at.logits.softmax(-1), logf.exp()))
+            logps = [tilt_logits(at.logits, logf, T, e).log_softmax(-1) for T, e in tempered]
+            values.append(
+                torch.stack([position_errors(names, p, wanted, at.target) for p in logps])
+            )
+        errors_at, r = torch.cat(values, -1).double(), torch.cat(kept)  # (tempered, names, N), (N,)
+        for point, one in zip(points, found):
+            place = tempered.index((point["temperature"], point["tail"]))
+            hot = (r < point["gate"]) | (point["gate"] == 1)
+            means = torch.where(hot, errors_at[place], errors_at[0]).mean(-1)
+            one |= dict(zip(names, means.tolist()))
+    return found
+
+
+def position_errors(names: Sequence[str], logp: Tensor, wanted: Tensor, target: Tensor) -> Tensor:
+    """Return (names, N) errors at N positions. logp, wanted: (N, V). target: (N,) token ids."""
+    if names == ["retain_error"]:
+        return retain_error(logp, wanted)[None]
+    said = [each.gather(-1, target[:, None])[:, 0] for each in (logp, wanted)]
+    return torch.stack([forget_error(*said), leak(*said), total_variation(logp, wanted)])
 
 
 def chosen(search: pd.DataFrame) -> pd.DataFrame:
@@ -278,15 +332,14 @@ def measured_world(
         before: Any = None  # which answers to keep the base gives word for word
 
         for names, model, tilts in models(study, profile["hyper"], settings):
-            sampled = names[0] not in RIVALS
-            written = free_texts(study, model, tilts) if sampled else [[]]
+            written = free_texts(study, model, tilts) if split in SAMPLED else [[]] * len(names)
             found = zip(names, tilts, measures(study, judge, model, tilts), written)
             for name, (head, T), (values, likeliest), ways in found:
                 before = likeliest if before is None else before
                 dials = {"gate": head.gate, "tail": head.tail, "temperature": T} if head else {}
                 dials |= {"lr": head.info["hyperparameters"]["lr"]} if head else {}
                 values["kept_before"] = likeliest[before].mean() if before.any() else np.nan
-                values["sampled"] = ways[0]["leaks"] / ways[0]["rows"] if sampled else np.nan
+                values["sampled"] = ways[0]["leaks"] / ways[0]["rows"] if ways else np.nan
                 rows.append(same | {"model": name} | dials | values)
                 texts += [same | {"model": name} | way for way in ways]
     each = pd.DataFrame(rows).reindex(columns=EACH)
@@ -309,10 +362,6 @@ def models(
         tilts[NAMES[kind]] = (dialled(head, settings[kind]), settings[kind]["temperature"])
     yield [*tilts], study.base, [*tilts.values()]
     yield ["Retrained"], retrained(study, 0), UNTILTED
-    for name in RIVALS:
-        rival = subject(study, name, HEAD_SEEDS[0], hyper_of(hyper, name, study.split))
-        with suppress(Diverged):
-            yield [name], load_models(study, [rival]).model, UNTILTED
 
 
 def row_errors(
@@ -343,15 +392,18 @@ def measures(
     scores = score(model, study.tokenizer, rows, scoring, tilts)
 
     sets, unseen = {"forget": forget}, unseen_rows(study)
+    mask = {"attention_mask": scoring.attention_mask}
+    [of_rows] = run.likelihoods(judge, study.tokenizer, sets, **mask)
+    p_judge = np.exp(-np.concatenate(of_rows["forget"]["losses"]))
     sets |= {} if isinstance(unseen, str) else {"unseen": unseen}
-    mask = scoring.attention_mask
-    shown = run.likelihoods(model, study.tokenizer, sets, tilts, attention_mask=mask)
+    shown = run.likelihoods(model, study.tokenizer, sets, tilts, **mask)
 
     found = []
     for each, scored, seen in zip(row_errors(study, judge, model, tilts), scores, shown):
         report = metrics_of(scored, reference, scoring.truth_ratio)
         parts = report["components"]
         true = np.array(seen["forget"]["cells"]["verbatim"])
+        p = np.exp(-np.concatenate(seen["forget"]["losses"]))
         losses = {name: [np.mean(row) for row in part["losses"]] for name, part in seen.items()}
         values = {
             "leak_se": standard_error(each["forget"]),
@@ -362,6 +414,8 @@ def measures(
             "score": hmean([max(0, parts[f"retain_{name}"]) for name in ("prob", "rouge", "tr")]),
             "recognized": recognized(true[:, 0], true[:, 1:]).mean(),
             "auc": auc(losses["forget"], losses["unseen"]) if "unseen" in losses else np.nan,
+            "harmless": p[p_judge > 0.9].mean() if (p_judge > 0.9).any() else np.nan,
+            "secrets": p[p_judge < 0.05].mean(),
         }
         likeliest = np.array(each["retain"]["likeliest"]) == 1
         found.append((summary(each) | values, likeliest))

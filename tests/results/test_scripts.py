@@ -138,6 +138,25 @@ def test_the_least_price_is_chosen_of_the_settings_whose_leak_is_small():
     script["check_edges"](found[found["labels"] != "guided"])
 
 
+def test_errors_by_point_are_those_of_the_tilts(opened):
+    """At gates between which r(x) lies, above all of it and at 1, with and without a tail."""
+    script = runpy.run_path(str(RESULTS / "cpu-worlds" / "guided.py"))
+    judge = script["retrained"](opened, 1)
+    head = script["head_of"](opened, {"lr": 4e-2, "epochs": 2, "warmup_epochs": 1}, 1, None)
+    points = [
+        {"temperature": T, "gate": gate, "tail": tail}
+        for T, gate, tail in [(1, 1, 0), (2, 0.5, 0), (2, 0.5, 0.1), (3, 0.9, 0), (3, 1, 0.1)]
+    ]
+    tilts = [(script["dialled"](head, each), each["temperature"]) for each in points]
+    wanted = [
+        script["summary"](each) for each in script["row_errors"](opened, judge, opened.base, tilts)
+    ]
+    found = script["errors_by_point"](opened, judge, head, points)
+    assert len({each["retain_error"] for each in found}) == len(points)
+    for one, other in zip(found, wanted):
+        assert one == pytest.approx({name: other[name] for name in one}, rel=1e-6)
+
+
 MET = {
     "leak": 0.05,
     "retain_error": 0.1,
