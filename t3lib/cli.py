@@ -60,6 +60,8 @@ TEMPLATE = "template."  # how names of template arguments begin in --set
 SETTINGS = {
     "T": (1, "temperature T, at least 1"),
     "w": ("chosen", "strength w of the classifier, f^w"),
+    "gate": (1, "temper only where f keeps less than this share of p (1: everywhere, the paper)"),
+    "tail": (0, "do not temper tokens below this share of the likeliest one (0: all, the paper)"),
     "lr": (OWN_FIT.lr, "learning rate"),
     "steps": (OWN_STEPS, "optimiser steps"),
     "epochs": ("from steps", "passes over what is to be forgotten, in place of steps"),

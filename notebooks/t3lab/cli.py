@@ -30,7 +30,13 @@ from t3lib.cli import (
     whole_numbers,
 )
 from t3lib.core.errors import UserError, printable
-from t3lib.core.settings import CHOICES, TEMPERATURE, check_temperature, fit_settings
+from t3lib.core.settings import (
+    CHOICES,
+    TEMPERATURE,
+    check,
+    check_temperature,
+    fit_settings,
+)
 
 if TYPE_CHECKING:
     from t3lib.tofu.data import Source
@@ -272,6 +278,7 @@ def fit(args: argparse.Namespace) -> None:
     given = {"seed": args.seed} | dict(args.set)
     template = template_of(given)
     T = check_temperature(given.pop("T", TEMPERATURE))
+    ours = {name: check(name, given.pop(name)) for name in ("gate", "tail") if name in given}
     if "steps" in given:
         raise UserError("--set steps is for own rows: a split counts epochs")
     if "epochs" in given:
@@ -292,6 +299,8 @@ def fit(args: argparse.Namespace) -> None:
         model, tokenizer, forget, retain, settings, attention_mask=args.attention_mask
     )
     head.temperature, head.info["split"] = T, args.split
+    for name, value in ours.items():
+        setattr(head, name, value)
     if template:
         head.info["template"] = template
     head.save_pretrained(args.out, overwrite=args.overwrite)

@@ -56,6 +56,7 @@ from t3lib.tofu.likelihood import UNTILTED, token_scores
 from t3lib.tofu.reader import Reading
 
 HOLD_OUT = 0.2
+OURS = ("gate", "tail", "untrained")  # settings of a head that the paper does not have
 FEWEST = 5  # from a set with fewer rows, none is held out
 SCREENED = 100  # at most so many rows of a set are screened
 
@@ -67,7 +68,7 @@ class Choices:
     temperature: T. strength: w.
     lr: learning rate.
     steps: optimiser steps; by default `settings.OWN_STEPS`.
-    untrained: see `T3Head`.
+    untrained, gate, tail: see `T3Head`.
     template: arguments of the chat template, such as {"enable_thinking": False}. The head keeps
     them, and whoever asks with the head uses them.
     seed: decides which rows are held out, the start of the head, and the samples.
@@ -80,6 +81,8 @@ class Choices:
     lr: float = OWN_FIT.lr
     steps: int | None = None
     untrained: str = "neutral"
+    gate: float = 1.0
+    tail: float = 0.0
     template: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 0
     fit: Mapping[str, Any] = field(default_factory=dict)
@@ -92,7 +95,7 @@ class Choices:
             raise UserError(f"fit: {name} is a choice of its own: Choices({mine}=…)")
         if self.steps is not None and "epochs" in self.fit:
             raise UserError("fit: epochs and steps both say how long to fit: give one of them")
-        found: dict[str, Any] = {"untrained": check("untrained", self.untrained)}
+        found: dict[str, Any] = {name: check(name, getattr(self, name)) for name in OURS}
         if self.temperature != "auto":
             T = check_temperature(self.temperature, allow_sharpening=self.allow_sharpening)
             found["temperature"] = T
@@ -234,7 +237,8 @@ def fit_own_head(request: Request, features: Features, choices: Choices) -> T3He
     V = vocabulary(request.base)
     settings = choices.fit_settings_for(int((features.s == 0).sum()))
     head = fit_head(features, vocab_size=V, **asdict(settings))
-    head.untrained = choices.untrained
+    for name in OURS:
+        setattr(head, name, getattr(choices, name))
     head.taught = lessons.secret_tokens(features, V)
     head.has_token = belonging.tokens_known(request.tokenizer, V)
     return head
@@ -275,6 +279,8 @@ def choose(
     report["choice"] = {
         "T": pair.T,
         "w": pair.w,
+        "gate": heads[1].gate,
+        "tail": heads[1].tail,
         "lr": heads[1].info["hyperparameters"]["lr"],
         "reason": choice.reason(tried),
         "tried": tried,

@@ -68,10 +68,13 @@ def test_template_arguments_of_a_split_stay_in_the_head(place, capsys, monkeypat
 
 def test_fit_and_evaluate_one_model_on_a_split(place, capsys):
     head, out = place / "fitted", place / "report.json"
-    few = ["--set", "epochs=1", "--set", "T=2", "--out", str(head)]
-    assert cli.main(on(place, "fit", *few)) == 0
+    sets = [f"--set={each}" for each in ("epochs=1", "T=2", "tail=0.01", "gate=0.9")]
+    assert cli.main(on(place, "fit", *sets, "--out", str(head))) == 0
     saved = T3Head.from_pretrained(head)
     assert (saved.temperature, saved.info["split"]) == (2.0, "forget10")
+    assert (saved.tail, saved.gate) == (0.01, 0.9)
+    assert cli.main(on(place, "fit", "--set", "tail=2", "--out", str(place / "no"))) == 2
+    assert "tail" in capsys.readouterr().err
     argv = on(place, "evaluate", "--head", str(head), "--out", str(out), "--max-new-tokens", "2")
     assert cli.main([*argv, "-T", "1,2"]) == 0
     reports = json.loads(out.read_text())["by_temperature"]

@@ -267,8 +267,17 @@ def test_of_many_rows_some_are_asked_and_the_screen_uses_these(case, monkeypatch
     monkeypatch.setattr(answers, "MOST_FORGET", 4)
     monkeypatch.setattr(answers, "MOST_KEPT", 10)
     monkeypatch.setattr(own, "training_set", of_the_rows_alone)
-    few = own.Choices(steps=50)
-    report = own.unlearn(model, tokenizer, Rows(forget, retain), few).report
+    few = own.Choices(steps=50, gate=0.9, tail=0.01)
+    unlearned = own.unlearn(model, tokenizer, Rows(forget, retain), few)
+    report = unlearned.report
+    assert (
+        (unlearned.gate, unlearned.tail)
+        == (0.9, 0.01)
+        == (
+            report["choice"]["gate"],
+            report["choice"]["tail"],
+        )
+    )
     assert report["verdict"]["lines"][1] == (
         "asked: 4 of 10 rows (forget), 10 of 40 rows (retain), drawn at random"
     )
