@@ -19,6 +19,10 @@ nearer to the retrained model's than those of T3 at T = 1, by first_word or by s
   the tokens of the model's samples under the judge, in nats. facts is the share of samples that
   contain every word of the row's fact. The row "the judge again" has further samples of the judge:
   few samples of one distribution differ too.
+- tables/identified.csv: does f know what a retrained model would say? correlation is the mean over
+  forgotten contexts of that of ln f and ln p_ret / p, over all tokens but the learned one. Learned
+  tokens are secret where the judge of seed 1 gives them less than 0.05, and harmless above 0.9. f
+  and p are medians of f, and means of p̂, of both kinds.
 """
 
 import time
@@ -29,6 +33,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 
 from t3lab import profiles, results, script
 from t3lab.audit.facts import held
@@ -42,7 +47,8 @@ from t3lib.core.models import pad_id
 from t3lib.core.progress import progress_bar
 from t3lib.core.rows import Row, encode_rows
 from t3lib.own.truths import words
-from t3lib.tofu.likelihood import UNTILTED, answer_losses
+from t3lib.sampler.tilt import tilted
+from t3lib.tofu.likelihood import UNTILTED, answer_losses, answer_positions
 from t3lib.tofu.metrics import rouge_l_recall
 from t3lib.tofu.reader import Reading
 from t3lib.tofu.samples import sample_tilts
@@ -58,6 +64,9 @@ POINTS = {
     "T3 at T = 1, its own rate": {"lr": 4e-2, "temperature": 1.0},
     "strong f, T = 1.25, gated": {"lr": 4e-2, "temperature": 1.25, "gate": 0.9},
 }
+SECRET, HARMLESS = 0.05, 0.9  # p under a retrained model: at most, at least
+IDENTIFIED = ["correlation", "tokens"]
+IDENTIFIED += [f"{what}_{kind}" for kind in ("secret", "harmless") for what in ("n", "f", "p")]
 ERRORS = ["forget_error", "leak", "retain_error", "total_variation"]
 FREE = ["first_word", "rouge", "surprise", "facts"]
 CAPTION = (
@@ -70,6 +79,12 @@ CAPTION_FREE = (
     " retrained model's samples in the model's. surprise: mean -ln p of the samples' tokens under"
     " the retrained model. facts: share of samples with every word of the row's fact."
 )
+CAPTION_F = (
+    "What f knows of a retrained model on the 10% split. correlation: of ln f and ln p_ret / p over"
+    " all tokens but the learned one, mean over contexts of forgotten answers. Of learned tokens to"
+    " which the retrained model gives less than 0.05 (secret) and more than 0.9 (harmless): their"
+    " number, the median of f, and the mean probability under T3."
+)
 
 
 def make(worlds: list[int], samples: int, out: Path, tiny: bool) -> None:
@@ -81,7 +96,7 @@ def make(worlds: list[int], samples: int, out: Path, tiny: bool) -> None:
     profile, began = profiles.load_profile("cpu"), time.process_time()
     if tiny:
         profile = script.tiny(profile)
-    forced, free = list[tuple[Any, ...]](), list[tuple[Any, ...]]()
+    forced, free, known = (list[tuple[Any, ...]]() for _ in range(3))
     for world in progress_bar(worlds, desc="worlds"):
         opened = {name: profile[name] for name in WORLD}
         opened["stage"] = profile["stage"] | {"seed": world}
@@ -89,11 +104,13 @@ def make(worlds: list[int], samples: int, out: Path, tiny: bool) -> None:
         models = loaded(study, hyper_of(profile["hyper"], "T3", SPLIT))
         forced += [(world, *row) for row in by_errors(study, models)]
         free += [(world, *row) for row in by_samples(study, models, samples)]
+        known += [(world, name, *identified(study, models, name)) for name in POINTS]
 
     columns = ["world", "tau", "judge", "model"]
     tables = {
         "doubts": (pd.DataFrame(forced, columns=[*columns, *ERRORS]), CAPTION),
         "doubts_free": (pd.DataFrame(free, columns=["world", "tau", "model", *FREE]), CAPTION_FREE),
+        "identified": (pd.DataFrame(known, columns=["world", "model", *IDENTIFIED]), CAPTION_F),
     }
     for name, (table, caption) in tables.items():
         render.write_table(out / "tables", name, table, caption=caption)
@@ -146,6 +163,38 @@ def by_samples(
             ours = drawn(study, asked, model, samples, tau, seed=1)
             rows.append((tau, name, *compared(study, asked, ours, theirs, models[judge][0])))
     return rows
+
+
+@torch.no_grad()
+def identified(
+    study: Study, models: dict[str, tuple[Any, Any]], name: str
+) -> tuple[float, int, int, float, float, int, float, float]:
+    """Return the measures `IDENTIFIED` of one model of T3 beside the first judge."""
+    examples = encode_rows(study.tokenizer, study.evaluation_rows["forget"])
+    reading = Reading(pad_id(study.tokenizer), (), study.scoring.attention_mask)
+    base, (head, T) = models[name]
+    walks = [
+        answer_positions(base, examples, reading, [head]),
+        answer_positions(models[str(JUDGES[0])][0], examples, reading),
+    ]
+    correlations, f, p_ret, p = (list[torch.Tensor]() for _ in range(4))
+    for at, other in zip(*walks, strict=True):
+        logf, judged = head.logf(at.z), other.logits.log_softmax(-1)
+        logp = tilted(at.logits, [logf], [head], T, head.gate, head.tail).log_softmax(-1)
+        ratio = judged - at.logits.log_softmax(-1)
+        rest = torch.ones_like(logf).scatter(1, at.target[:, None], 0)
+        x, y = (
+            (each - (each * rest).sum(1, True) / rest.sum(1, True)) * rest for each in (logf, ratio)
+        )
+        correlations.append((x * y).sum(1) / (x.norm(dim=1) * y.norm(dim=1)))
+        for values, found in ((logf, f), (judged, p_ret), (logp, p)):
+            found.append(values.gather(1, at.target[:, None])[:, 0].exp())
+    f, p_ret, p = (torch.cat(each) for each in (f, p_ret, p))
+    kinds = [
+        (int(kind.sum()), float(f[kind].nanmedian()), float(p[kind].mean()))
+        for kind in (p_ret < SECRET, p_ret > HARMLESS)
+    ]
+    return (float(torch.cat(correlations).mean()), len(p_ret), *kinds[0], *kinds[1])
 
 
 def drawn(

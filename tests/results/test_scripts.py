@@ -34,7 +34,7 @@ SCRIPTS = [  # script, its arguments, files that it must write
     (
         "cpu-worlds/doubts.py",
         ["--worlds", "1", "--samples", "4"],
-        ["tables/doubts.csv", "tables/doubts_free.csv", "doubts.json"],
+        ["tables/doubts.csv", "tables/doubts_free.csv", "tables/identified.csv", "doubts.json"],
     ),
     (
         "cpu-worlds/guided.py",
