@@ -13,7 +13,8 @@ from t3lib.core.files import project_root
 
 PRINTED = {"tofu": 1, "parameters": 2, "runtime": 3, "tofu_per_seed": 4, "temperature": 5}
 # Tables of a study beside a profile's results -> what its folder has after the profile's name.
-BESIDE = {"worlds": "-worlds", "worlds_each": "-worlds", "fixed_epoch": "-fixed"}
+BESIDE = dict.fromkeys(("worlds", "worlds_each", "errors_each"), "-worlds")
+BESIDE["fixed_epoch"] = "-fixed"
 D = "ks_held_out"
 
 

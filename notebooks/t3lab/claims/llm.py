@@ -15,6 +15,7 @@ from functools import wraps
 
 import numpy as np
 import pandas as pd
+from scipy.stats import binomtest
 from scipy.stats import f as fisher
 
 from t3lab.claims.findings import D, Finding, Missing, Tables, gaps, joined, less, listed
@@ -226,6 +227,37 @@ def t5_interior(tables: Tables, split: str) -> Finding:
     inside, ends = fq.iloc[1:-1].max() >= REJECTED, fq.iloc[[0, -1]] >= REJECTED
     told = f"best T {fq.idxmax():g}: {listed(fq.to_dict(), 'FQ({:g}) = {:.3f}')}"
     return Finding(bool(inside and not ends.any()), told, no_order=bool(inside or not ends.any()))
+
+
+@on_both_splits
+def forget_error_tempered(tables: Tables, split: str) -> Finding:
+    """With a retrained model in the place of p_r, the Forget Error of T3 at the T that Forget
+    Quality chose is lower than at T = 1, each with its own learning rate: in more worlds than
+    chance explains (sign test, p < 0.05).
+    """
+    chosen = tables["search"].query("split == @split").set_index("method")["chosen"]
+    if not {"T3", OWN_RATE} <= {*chosen.index}:
+        raise Missing("search")
+    points = tables["errors_each"].query("split == @split and w == 1 and gate == 1")
+    values = points.set_index(["lr", "temperature", "world"])["forget_error"].sort_index()
+    warm, cold = (_settings(chosen[name]) for name in ("T3", OWN_RATE))
+    keys = [(each["lr"], each["temperature"]) for each in (cold, warm)]
+    if not {*keys} <= {*values.index.droplevel("world")}:
+        raise Missing("errors_each")
+    before, after = (values[key] for key in keys)
+    T = warm["temperature"]
+    n, lower = len(after), int((after < before).sum())
+    sure = [binomtest(k, n, alternative="greater").pvalue < REJECTED for k in (lower, n - lower)]
+    told = (
+        f"T = 1 → {T:g}: {before.mean():.2f} → {after.mean():.2f}, lower in {lower} of {n} worlds"
+    )
+    return Finding(bool(sure[0]), told, no_order=not any(sure))
+
+
+def _settings(chosen: str) -> dict[str, float]:
+    """Read the column `chosen` of the table `search`, such as "lr 0.04, temperature 1"."""
+    pairs = (each.rsplit(" ", 1) for each in chosen.split(", "))
+    return {name: float(value) for name, value in pairs}
 
 
 # ---- Tables 2 and 3 -----------------------------------------------------------------------------

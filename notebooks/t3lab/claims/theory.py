@@ -14,8 +14,10 @@ import pandas as pd
 from t3lab.claims.findings import Finding, Missing, Tables
 from t3lab.theory.experiments import V_F
 from t3lib.theory.mixture import GaussianMixture
+from t3lib.theory.price import tempering_price
 
 TS = (1.5, 2.0, 3.0)
+VOCABULARIES = (2_048, 49_152, 128_256)  # of profile cpu, of SmolLM2 and of the paper's model
 SURE = 2  # standard errors of a difference that count as beyond chance
 
 
@@ -126,3 +128,18 @@ def thm_3_8_entropy(tables: Tables) -> Finding:
         shown.append(f"v_f = {v_f:g}: {' '.join(f'{value:.3f}' for value in bias[:, 1])}")
     entropy = " ".join(f"{m.entropy_retain():.2f}" for m in each)
     return Finding(holds, f"H = {entropy}, Retain Error at T = {TS[1]:g}: {'; '.join(shown)}")
+
+
+def thm_3_8_tokens(tables: Tables) -> Finding:
+    """The same of a next token: one token has the probability 1 − ε, and V others share ε evenly.
+    The price falls as ε grows from 1e-6 to 1e-2, and with it the entropy, at every V of
+    `VOCABULARIES` and at T = 1.5, 2 and 3.
+    """
+    epsilon, holds, shown = 10.0 ** np.arange(-6, -1), True, []
+    for V in VOCABULARIES:
+        logp = np.repeat(np.log(epsilon / V)[:, None], V + 1, axis=1)
+        logp[:, 0] = np.log1p(-epsilon)
+        price = np.array([tempering_price(logp, T) for T in TS])
+        holds &= bool((np.diff(price, axis=1) < 0).all())
+        shown.append(f"V = {V:,}: {' '.join(f'{value:.3f}' for value in price[1])}")
+    return Finding(holds, f"ε = 1e-6 to 1e-2, Retain Error at T = {TS[1]:g}: {'; '.join(shown)}")

@@ -197,7 +197,7 @@ def test_evidence_exists():
 def test_a_claim_about_the_papers_model_is_not_run_until_it_is(made, table, tmp_path):
     rows = table.set_index("id")
     paper = rows[rows["scale"] == "Llama 3.1 8B"]
-    assert len(paper) == 11 and (paper["verdict"] == names.NOT_RUN).all()
+    assert len(paper) == 12 and (paper["verdict"] == names.NOT_RUN).all()
     here = rows[rows.index.str.endswith("@here")]
     assert (
         len(here) == 7
@@ -228,6 +228,7 @@ def test_an_empty_folder_gives_no_error_and_no_verdict_on_runs(tmp_path):
     ):
         assert rows.loc[name, "verdict"] == names.NOT_RUN, name
     assert rows.loc["thm-3.8-entropy", "verdict"] == names.FAILS
+    assert rows.loc["thm-3.8-tokens", "verdict"] == names.FAILS
     assert rows.loc["mu-rouge-best", "printed"] == "yes"
 
 
@@ -432,6 +433,27 @@ def given(folder, **tables):
     found = Tables(folder)
     found.update(tables)
     return found
+
+
+def test_the_forget_error_is_lower_at_the_chosen_T_if_it_is_in_nearly_all_worlds(tmp_path):
+    chosen = {"T3": "lr 0.005, temperature 3", tables.OWN_RATE: "lr 0.04, temperature 1"}
+    rows = [(split, name, chosen[name]) for split in SPLITS for name in chosen]
+    search = pd.DataFrame(rows, columns=["split", "method", "chosen"])
+    for lower, holds, no_order in ((8, True, False), (0, False, False), (5, False, True)):
+        errors = [
+            (split, world, "T3", lr, T, 1.0, 1.0, error)
+            for split in SPLITS
+            for world in range(8)
+            for lr, T, error in ((0.005, 3.0, 0.2 if world < lower else 0.4), (0.04, 1.0, 0.3))
+        ]
+        columns = "split world method lr temperature w gate forget_error".split()
+        each = pd.DataFrame(errors, columns=columns)
+        found = llm.forget_error_tempered(given(tmp_path, search=search, errors_each=each))
+        assert (found.holds, found.no_order) == (holds, no_order)
+        assert f"lower in {lower} of 8 worlds" in found.numbers
+    with pytest.raises(Missing):
+        other = each[each["lr"] < 0.01]
+        llm.forget_error_tempered(given(tmp_path, search=search, errors_each=other))
 
 
 def test_tempering_is_global_only_if_gated_t3_alone_is_told_from_a_retrained_model(tmp_path):
