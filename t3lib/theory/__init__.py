@@ -10,10 +10,11 @@ bounds       Theorems 3.3, 3.4, 3.5 (with its witness), 3.7, 3.8 (with their τ*
 identities   tempering and sharpening, class imbalance (Appendix D), maximum entropy (Appendix B),
     tails (Remark 3.2)
 logistic     the regularised logistic regression of Eq. 3 for many data sets at once
+price        the exact price of tempering of a discrete distribution, such as a next token
 quadrature   numerical integration that resolves narrow densities and steep classifiers
 
-The functions of the first five can be imported from here. The tables of notebook 01 are made by
-`t3lab.theory`.
+The functions of the first five and of price can be imported from here. The tables of notebook 01
+are made by `t3lab.theory`.
 """
 
 # ruff: noqa: F401 (every name imported here from theory's modules is public, see __all__)
@@ -46,6 +47,7 @@ from t3lib.theory.identities import (
 from t3lib.theory.logistic import fit_logistic, objective
 from t3lib.theory.mixture import METHODS, GaussianMixture
 from t3lib.theory.montecarlo import Estimate, monte_carlo_errors
+from t3lib.theory.price import memorised_price_bound, tail_price_bound, tempering_price
 
 __all__ = [
     name

@@ -14,11 +14,13 @@ from numpy.typing import ArrayLike
 
 from t3lab.theory.experiments import SEARCH_TRIALS, V_F, sample, select_lambda
 from t3lib import theory
+from t3lib.core.files import project_root
 from t3lib.theory.mixture import GaussianMixture
 from t3lib.theory.quadrature import Array
 
 LOWER = ("Theorem 3.5", "Lemma A.2")
 GAMMAS = (0.02, 0.1, 0.3)
+CPU_VOCABULARY = 2048  # tokens of profile cpu
 N = 50  # number of samples in a data set
 COLUMNS = ["bound", "gamma", "v_f", "T", "k", "tau", "delta", "value", "error", "holds"]
 ROUNDING = 1e-9  # relative; where bound and error are equal (the witness), they differ by rounding
@@ -157,3 +159,16 @@ def _judged(frames: list[pd.DataFrame]) -> pd.DataFrame:
     return table.assign(
         holds=np.where(table["bound"].isin(LOWER), lower_holds, upper_holds) | equal
     )[COLUMNS]
+
+
+def measured_price() -> pd.DataFrame:
+    """Return what tempering adds to the Retain Error of T3 at profile `cpu`, 10% split: T, the
+    Retain Error less that at T = 1 of the same head, as means over worlds, and the vocabulary V.
+
+    From results/cpu-worlds/tables/errors.csv; the head is the one that was chosen for T = 3.
+    """
+    means = pd.read_csv(project_root() / "results" / "cpu-worlds" / "tables" / "errors.csv")
+    means = means.query("split == 'forget10' and lr == 0.005 and w == 1 and gate == 1")
+    price = means.set_index("temperature")["retain_error"].sort_index()
+    price = (price - price[1.0])[[1.25, 1.5, 2.0, 3.0]]
+    return price.rename_axis("T").reset_index().assign(V=CPU_VOCABULARY)

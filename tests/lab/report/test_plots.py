@@ -265,6 +265,22 @@ def test_errors_are_drawn_as_means_with_a_band_of_one_standard_error():
     assert "over 9 data sets" in figure.get_label()
 
 
+def test_the_price_grows_with_the_vocabulary_and_its_points_are_those_given():
+    given = pd.DataFrame({"T": [1.5, 3.0], "retain_error": [0.2, 2.4], "V": 2048})
+    [axis] = plots_theory.price(given).axes
+    curves = [line for line in axis.lines if len(line.get_xdata()) > 1]
+    points = [
+        (x, y) for line in axis.lines if line.get_marker() == "o" for x, y in line.get_xydata()
+    ]
+    assert len(curves) == 4 and points == [(2048, 0.2), (2048, 2.4)]
+    for T, line in zip((1.25, 1.5, 2, 3), curves):
+        V, price = line.get_xdata() - 1.0, line.get_ydata()
+        tail = 1e-3 * (1e-3 / V) ** (1 / T - 1)  # Σ p^(1/T) of the other tokens
+        entropy = -(0.999 * np.log(0.999) + 1e-3 * np.log(1e-3 / V))
+        expected = np.log(0.999 ** (1 / T) + tail) - (1 - 1 / T) * entropy
+        assert np.allclose(price, expected) and (np.diff(price) > 0).all()
+
+
 def test_every_method_has_a_look_of_its_own():
     looks = {(to_hex(look.COLOURS[name]), look.MARKERS[name]) for name in METHODS}
     assert len(looks) == len(METHODS), "told by its marker even in grey"
