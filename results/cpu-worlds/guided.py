@@ -344,7 +344,7 @@ def measured_world(
                 rows.append(same | {"model": name} | dials | values)
                 texts += [same | {"model": name} | way for way in ways]
     each = pd.DataFrame(rows).reindex(columns=EACH)
-    return each.assign(missed=missed(each)), pd.DataFrame(texts)[TEXTS]
+    return each.assign(missed=missed(each)), pd.DataFrame(texts, columns=TEXTS)
 
 
 def models(
