@@ -16,7 +16,7 @@ nearer to the retrained model's than those of T3 at T = 1, by first_word or by s
   at τ from a model and from the judge of seed 1. first_word is the mean total variation of the
   first rare word: the first one that is in at most 1% of all answers and not in the question.
   rouge is the mean ROUGE-L of the judge's samples in the model's. surprise is the mean −ln p of
-  the tokens of the model's samples under the judge, in nats. facts is the share of samples that
+  the tokens of the model's samples that are not empty under the judge, in nats. facts is the share of samples that
   contain every word of the row's fact. The row "the judge again" has further samples of the judge:
   few samples of one distribution differ too.
 - tables/identified.csv: does f know what a retrained model would say? correlation is the mean over
@@ -236,6 +236,7 @@ def compared(
         {"question": row["question"], "answer": text}
         for row, mine in zip(rows, ours)
         for text in mine
+        if text.strip()
     ]
     examples = encode_rows(study.tokenizer, texts)
     reading = Reading(pad_id(study.tokenizer), (), study.scoring.attention_mask)
