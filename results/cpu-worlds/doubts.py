@@ -16,9 +16,9 @@ nearer to the retrained model's than those of T3 at T = 1, by first_word or by s
   at τ from a model and from the judge of seed 1. first_word is the mean total variation of the
   first rare word: the first one that is in at most 1% of all answers and not in the question.
   rouge is the mean ROUGE-L of the judge's samples in the model's. surprise is the mean −ln p of
-  the tokens of the model's samples that are not empty under the judge, in nats. facts is the share of samples that
-  contain every word of the row's fact. The row "the judge again" has further samples of the judge:
-  few samples of one distribution differ too.
+  the tokens of the model's samples under the judge, in nats, without empty samples. facts is the
+  share of samples that contain every word of the row's fact. The row "the judge again" has further
+  samples of the judge: few samples of one distribution differ too.
 - tables/identified.csv: does f know what a retrained model would say? correlation is the mean over
   forgotten contexts of that of ln f and ln p_ret / p, over all tokens but the learned one. Learned
   tokens are secret where the judge of seed 1 gives them less than 0.05, and harmless above 0.9. f
