@@ -88,19 +88,27 @@ def make(worlds: list[int], methods: str, out: Path, tiny: bool) -> None:
     for world in progress_bar(worlds, desc="worlds"):
         began = time.process_time()
         rows, values = measured(profile, world, wanted)
-        with atomic_write(out / "errors" / f"world{world}.json.gz", "wb") as handle:
-            handle.write(gzip.compress(json.dumps(values).encode(), mtime=0))
+        keep(out / "errors" / f"world{world}.json.gz", values)
 
         others = each[(each["world"] != world) | ~each["method"].isin({row[2] for row in rows})]
         each = pd.concat([others, pd.DataFrame(rows, columns=COLUMNS + MEASURES)])
         each = each.sort_values(COLUMNS, kind="stable", ignore_index=True)
         render.write_table(table.parent, "errors_each", each, caption=EACH)
 
-        facts = {f"world {world}": script.made(began)}
+        name = f"world {world}" + (f", {methods}" if len(others[others["world"] == world]) else "")
+        facts = {name: script.made(began)}
         write_json(made, (read_json(made) if made.is_file() else {}) | facts)
     over_worlds = means(each)
     render.write_table(table.parent, "errors", over_worlds, caption=MEANS)
     render.save_figure(out / "figures" / "errors.svg", figure(over_worlds))
+
+
+def keep(path: Path, values: dict[str, Any]) -> None:
+    """Write the errors of every row, {split: {model: …}}. Those of other models in it stay."""
+    before = json.loads(gzip.decompress(path.read_bytes())) if path.is_file() else {}
+    every = {split: before.get(split, {}) | models for split, models in values.items()}
+    with atomic_write(path, "wb") as handle:
+        handle.write(gzip.compress(json.dumps(every).encode(), mtime=0))
 
 
 def measured(
