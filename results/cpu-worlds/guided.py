@@ -2,6 +2,7 @@
 
     python results/cpu-worlds/guided.py --worlds 0
     python results/cpu-worlds/guided.py --worlds 4 5 6 7 1 2 3
+    python results/cpu-worlds/guided.py --worlds 4 5 6 7 1 2 3 --rule margin
 
 The paper chooses T3's settings by Forget Quality. Here they are chosen by the paper's own errors,
 in world 0 of profile cpu, and then measured in other worlds. It is done twice. "T3 (least)" has the
@@ -20,6 +21,11 @@ model (seed 1) and two of its standard errors over rows, the one of least Retain
 rounded to 0.001 nats, at a tie that of least total variation. If no leak is so small, the least
 leak is chosen. Where it is the lowest or highest rate, or the highest T, the script stops: the grid
 must grow.
+
+The rule leaves no margin, and in the first world that was measured (4, on the 5% split) the leak of
+T3 (guided) was too large. A second rule was then written down, before its settings were measured in
+any world: the leak is at most Retrained's *less* two of its standard errors. Its models have
+"margin" in their names, and the aims and claims are the same.
 
 A trial in world 0 had shown the least errors at the highest of three rates, 8e-2, and with guided
 labels between T = 1.5 and 1.75. So the grid has two higher rates and a finer T there. A first
@@ -107,7 +113,11 @@ TEMPERATURES = {
     "guided": (1, 1.25, 1.4, 1.5, 1.6, 1.75, 2, 2.5, 3, 4, 6, 10),
 }
 GATES, TAILS = (0.5, 0.9, 1.0), (0.0, 1e-3, 1e-2)
-NAMES = {"hard": "T3 (least)", "guided": "T3 (guided)"}
+RULES = {"chosen": 2, "margin": -2}  # {rule: standard errors by which a leak may be larger}
+NAMES = {
+    "chosen": {"hard": "T3 (least)", "guided": "T3 (guided)"},
+    "margin": {"hard": "T3 (least, margin)", "guided": "T3 (guided, margin)"},
+}
 SAMPLED = ("forget10",)  # splits on which free text is looked at
 SAMPLERS = {1.0: 64, 0.6: 16, 0.3: 16, 0.1: 16}  # {τ: samples of each row}
 PREFIXES = (1, 2, 4)  # how many first tokens of the truth are given
@@ -124,7 +134,7 @@ ERRORS = ["forget_error", "leak", "retain_error", "total_variation", "recited", 
 OTHERS = ["ks_statistic", "mu_rouge", "score", "mu", "kept_before", "sampled", "recognized", "auc"]
 OTHERS += ["harmless", "secrets"]
 MEASURES = [*ERRORS, *OTHERS]
-SEARCH = ["split", "labels", *DIALS, *ERRORS[:4], "leak_se", "chosen"]
+SEARCH = ["split", "labels", *DIALS, *ERRORS[:4], "leak_se", *RULES]
 EACH = ["world", "split", "model", *DIALS, *MEASURES, "leak_se", "forget_quality", "missed"]
 TEXTS = ["world", "split", "model", "way", "tau", "samples", "rows", "leaks", "whole"]
 AIMS = ("leak", "price", "kept", "utility", "samples", "forget error", "distribution")
@@ -146,10 +156,11 @@ MEANS_CAPTION = (
 )
 
 
-def make(worlds: list[int], splits: list[str], out: Path, tiny: bool) -> None:
+def make(worlds: list[int], splits: list[str], rule: str, out: Path, tiny: bool) -> None:
     """Search in world 0, and measure the chosen settings in other worlds; write all tables.
 
-    tiny: models that know nothing, to try it.
+    rule: one of `RULES`; with "chosen" also the models that they are compared with. tiny: models
+    that know nothing, to try it.
     """
     results.check_clean(out)
     profile = profiles.load_profile("cpu") | {"splits": splits}
@@ -165,19 +176,29 @@ def make(worlds: list[int], splits: list[str], out: Path, tiny: bool) -> None:
             if not tiny:
                 check_edges(found)
         else:
-            measured = measured_world(profile, world, pd.read_csv(tables / "guided_search.csv"))
-            for name, rows in zip(("guided_each", "guided_texts"), measured):
-                path = tables / f"{name}.csv"
-                old = pd.read_csv(path) if path.is_file() else rows[:0]
-                rows = pd.concat([old[old["world"] != world], rows])
-                rows = rows.sort_values(["world", "split"], kind="stable", ignore_index=True)
-                render.write_table(tables, name, rows, caption=EACH_CAPTION)
-        facts = {f"world {world}": script.made(began)}
+            search = pd.read_csv(tables / "guided_search.csv")
+            measured = measured_world(profile, world, search, rule)
+            each, texts = (
+                merged(tables / f"{name}.csv", rows)
+                for name, rows in zip(("guided_each", "guided_texts"), measured)
+            )
+            each = each.assign(missed=missed(each))
+            render.write_table(tables, "guided_each", each, caption=EACH_CAPTION)
+            render.write_table(tables, "guided_texts", texts)
+        facts = {f"world {world}, {rule}": script.made(began)}
         write_json(made, (read_json(made) if made.is_file() else {}) | facts)
     if (tables / "guided_each.csv").is_file():
         each = pd.read_csv(tables / "guided_each.csv")
         render.write_table(tables, "guided", means(each), caption=MEANS_CAPTION)
         render.save_figure(out / "figures" / "guided.svg", figure(each))
+
+
+def merged(path: Path, rows: pd.DataFrame) -> pd.DataFrame:
+    """Return a table's rows with new ones in place of those of the same world, split and model."""
+    old, same = pd.read_csv(path) if path.is_file() else rows[:0], ["world", "split", "model"]
+    again = pd.MultiIndex.from_frame(old[same]).isin(pd.MultiIndex.from_frame(rows[same]))
+    together = pd.concat([old[~again], rows])
+    return together.sort_values(["world", "split"], kind="stable", ignore_index=True)
 
 
 def opened(profile: profiles.Profile, world: int, split: str) -> Study:
@@ -291,21 +312,22 @@ def position_errors(names: Sequence[str], logp: Tensor, wanted: Tensor, target: 
 
 
 def chosen(search: pd.DataFrame) -> pd.DataFrame:
-    """Add the column `chosen` to the settings of a search, by the rule at the top of this file."""
-    floor = search[search["labels"] == "Retrained"].set_index("split")
-    limit = (floor["leak"] + 2 * floor["leak_se"]).loc[search["split"]].to_numpy()
-    ranked = search.assign(
-        large=np.where(search["leak"] <= limit, 0, search["leak"]),
-        price=search["retain_error"].round(3),
-    )
-    ranked = ranked[search["labels"].isin(NAMES)].sort_values(["large", "price", "total_variation"])
-    best = ranked.drop_duplicates(["split", "labels"]).index
-    return search.assign(chosen=search.index.isin(best))[SEARCH]
+    """Add a column for each of `RULES`, which is true for the settings that it chooses."""
+    floor = search[search["labels"] == "Retrained"].set_index("split").loc[search["split"]]
+    found = search.assign(price=search["retain_error"].round(3))
+    for rule, margin in RULES.items():
+        limit = (floor["leak"] + margin * floor["leak_se"]).to_numpy()
+        ranked = found.assign(large=np.where(search["leak"] <= limit, 0, search["leak"]))
+        ranked = ranked[search["labels"] != "Retrained"]
+        ranked = ranked.sort_values(["large", "price", "total_variation"])
+        best = ranked.drop_duplicates(["split", "labels"]).index
+        found[rule] = search.index.isin(best)
+    return found[SEARCH]
 
 
 def check_edges(search: pd.DataFrame) -> None:
     """Raise UserError if a chosen rate or T is at an end of the grid, other than T = 1."""
-    for _, row in search[search["chosen"]].iterrows():
+    for _, row in search[search[[*RULES]].any(axis=1)].iterrows():
         for dial, ends in (
             ("lr", (RATES[0], RATES[-1])),
             ("temperature", TEMPERATURES[row["labels"]][-1:]),
@@ -318,51 +340,56 @@ def check_edges(search: pd.DataFrame) -> None:
 
 
 def measured_world(
-    profile: profiles.Profile, world: int, search: pd.DataFrame
+    profile: profiles.Profile, world: int, search: pd.DataFrame, rule: str
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return a row for each model of a world, and one for each model and way of asking.
 
-    search: the table `guided_search`, which has the settings.
+    search: the table `guided_search`, which has the settings. rule: as of `make`.
     """
     rows, texts = [], []
     for split in profile["splits"]:
         study = opened(profile, world, split)
-        part = search[search["chosen"] & (search["split"] == split)].set_index("labels")
-        settings = {kind: part.loc[kind, DIALS].to_dict() for kind in NAMES}
+        part = search[search[rule] & (search["split"] == split)].set_index("labels")
+        settings = {name: (kind, part.loc[kind, DIALS]) for kind, name in NAMES[rule].items()}
         judge, same = retrained(study, 1), {"world": world, "split": split}
-        before: Any = None  # which answers to keep the base gives word for word
+        [of_base] = row_errors(study, judge, study.base)
+        before = np.array(of_base["retain"]["likeliest"]) == 1  # given word for word
 
-        for names, model, tilts in models(study, profile["hyper"], settings):
+        for names, model, tilts in models(study, profile["hyper"], settings, rule == "chosen"):
             written = free_texts(study, model, tilts) if split in SAMPLED else [[]] * len(names)
             found = zip(names, tilts, measures(study, judge, model, tilts), written)
             for name, (head, T), (values, likeliest), ways in found:
-                before = likeliest if before is None else before
                 dials = {"gate": head.gate, "tail": head.tail, "temperature": T} if head else {}
                 dials |= {"lr": head.info["hyperparameters"]["lr"]} if head else {}
                 values["kept_before"] = likeliest[before].mean() if before.any() else np.nan
                 values["sampled"] = ways[0]["leaks"] / ways[0]["rows"] if ways else np.nan
                 rows.append(same | {"model": name} | dials | values)
                 texts += [same | {"model": name} | way for way in ways]
-    each = pd.DataFrame(rows).reindex(columns=EACH)
-    return each.assign(missed=missed(each)), pd.DataFrame(texts, columns=TEXTS)
+    return pd.DataFrame(rows, columns=EACH), pd.DataFrame(texts, columns=TEXTS)
 
 
 def models(
-    study: Study, hyper: Mapping[str, Any], settings: Mapping[str, Mapping[str, float]]
+    study: Study,
+    hyper: Mapping[str, Any],
+    settings: Mapping[str, tuple[str, pd.Series]],
+    others: bool,
 ) -> Iterator[tuple[list[str], Any, Sequence[Tilt]]]:
     """Yield the names of some models with their tilts of one model; first the tilts of the base.
 
-    hyper: the profile's settings of all methods. settings: {kind of labels: what was chosen}.
+    hyper: the profile's settings of all methods. settings: {name: kind of labels, dials}. others:
+    also yield the base itself, T3 with the paper's settings and Retrained.
     """
-    tuned = hyper_of(hyper, "T3", study.split)
-    [paper] = fitted(study, [(tuned, HEAD_SEEDS[0])])
-    tilts: dict[str, Tilt] = {"Original": UNTILTED[0]}
-    tilts["T3"] = (dialled(paper, tuned), tuned["temperature"])
-    for kind, labels in {"hard": None, "guided": guided_labels(study)}.items():
-        head = head_of(study, tuned | {"lr": settings[kind]["lr"]}, HEAD_SEEDS[0], labels)
-        tilts[NAMES[kind]] = (dialled(head, settings[kind]), settings[kind]["temperature"])
+    tuned, tilts = hyper_of(hyper, "T3", study.split), dict[str, Tilt]()
+    if others:
+        [paper] = fitted(study, [(tuned, HEAD_SEEDS[0])])
+        tilts = {"Original": UNTILTED[0], "T3": (dialled(paper, tuned), tuned["temperature"])}
+    for name, (kind, dials) in settings.items():
+        labels = guided_labels(study) if kind == "guided" else None
+        head = head_of(study, tuned | {"lr": dials["lr"]}, HEAD_SEEDS[0], labels)
+        tilts[name] = (dialled(head, dials), dials["temperature"])
     yield [*tilts], study.base, [*tilts.values()]
-    yield ["Retrained"], retrained(study, 0), UNTILTED
+    if others:
+        yield ["Retrained"], retrained(study, 0), UNTILTED
 
 
 def row_errors(
@@ -551,6 +578,7 @@ def figure(each: pd.DataFrame) -> Figure:
 
 OPTIONS: script.Options = {
     "--worlds": {"type": int, "nargs": "+", "default": [0, 4, 5, 6, 7, 1, 2, 3]},
+    "--rule": {"choices": [*RULES], "default": "chosen"},
     "--splits": {"nargs": "+", "default": [*SPLITS], "choices": SPLITS},
     "--out": {"type": Path, "default": Path("out/cpu-worlds")},
 } | script.TINY_OPTION

@@ -115,13 +115,13 @@ SETTINGS = ["labels", "lr", "temperature", "leak", "retain_error", "total_variat
 
 
 def test_the_least_price_is_chosen_of_the_settings_whose_leak_is_small():
-    """At a tie of the Retain Error, to 0.001 nats, the least total variation; T3 never ends at an
-    end of the grid.
+    """At a tie of the Retain Error, to 0.001 nats, the least total variation. The second rule wants
+    a margin. A setting at an end of the grid is refused.
     """
     rows = [
         ("Retrained", None, None, 0.05, 0.10, 0.3),
         ("hard", 0.01, 1.5, 0.08, 0.10, 0.5),  # its leak is too large
-        ("hard", 0.02, 1.5, 0.069, 0.1104, 0.6),
+        ("hard", 0.02, 1.5, 0.069, 0.1104, 0.4),
         ("hard", 0.04, 1.5, 0.01, 0.1096, 0.5),
         ("hard", 0.08, 1.5, 0.01, 0.1098, 0.7),
         ("hard", 0.16, 1.5, 0.01, 0.1200, 0.1),
@@ -132,7 +132,8 @@ def test_the_least_price_is_chosen_of_the_settings_whose_leak_is_small():
     search = pd.DataFrame(rows, columns=SETTINGS).assign(**same, forget_error=0.1, leak_se=0.01)
     script = runpy.run_path(str(RESULTS / "cpu-worlds" / "guided.py"))
     found = script["chosen"](search)
-    assert found["lr"][found["chosen"]].tolist() == [0.04, 0.32]
+    assert found["lr"][found["chosen"]].tolist() == [0.02, 0.32]
+    assert found["lr"][found["margin"]].tolist() == [0.04, 0.32]
     with pytest.raises(UserError, match="guided, forget10: lr 0.32"):
         script["check_edges"](found)
     script["check_edges"](found[found["labels"] != "guided"])
@@ -189,6 +190,16 @@ def test_an_aim_is_missed_where_its_own_measure_is_out_of_bounds(change, aims):
     both = pd.concat([other, each], ignore_index=True)
     script = runpy.run_path(str(RESULTS / "cpu-worlds" / "guided.py"))
     assert script["missed"](both)[-1] == aims
+
+
+def test_new_rows_replace_those_of_the_same_model(tmp_path):
+    script = runpy.run_path(str(RESULTS / "cpu-worlds" / "guided.py"))
+    rows = [(2, "forget10", "T3", 1), (1, "forget10", "T3", 2), (1, "forget10", "RMU", 3)]
+    old = pd.DataFrame(rows, columns=["world", "split", "model", "leak"])
+    old.to_csv(tmp_path / "t.csv", index=False)
+    new = old[1:2].assign(leak=4)
+    assert script["merged"](tmp_path / "t.csv", new)["leak"].tolist() == [3, 4, 1]
+    assert script["merged"](tmp_path / "none.csv", new)["leak"].tolist() == [4]
 
 
 def test_rows_that_leak_are_counted_once():
