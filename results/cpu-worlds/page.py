@@ -24,13 +24,28 @@ SHOWN = {
     "T3 at T = 1, its own rate": dict.fromkeys(LABELLED, (4e-2, 1, 1, 1)),
     "strong f, T = 1.25, gated": dict.fromkeys(LABELLED, (4e-2, 1.25, 1, 0.9)),
 }
+# Models of the tables that results/cpu-worlds/doubts.py writes, and how the page names them.
+FREE = {
+    "the judge again": "the same retrained model again",
+    "Retrained": "another retrained model",
+    "Original": LABELS["Original"],
+}
+FORCED = {"Original": LABELS["Original"], "Retrained": FREE["Retrained"]}
+FORCED |= {name: name for name in SHOWN if name != "the same greedy text, T = 1"}
+SAMPLED = {
+    "first rare word": "first_word",
+    "ROUGE-L": "rouge",
+    "surprise, nats": "surprise",
+    "facts": "facts",
+}
 MEASURES = {"ks_held_out": "D", "mu_rouge": "MU-ROUGE", "mu": "Model Utility"}
 
 
 def blocks(results: Path) -> dict[str, str]:
     """Return the generated blocks. worlds: means of D and MU-ROUGE with their 95% intervals.
     gate_worlds: gated T3 minus others in the same world, as means over worlds. errors: the paper's
-    errors beside a retrained model, as means over worlds with 95% intervals.
+    errors beside a retrained model, as means over worlds with 95% intervals. errors_named,
+    errors_doubts, errors_free, errors_identified: see the functions of these names.
     """
     tables = results / "cpu-worlds" / "tables"
     methods, columns = [*METHODS, OWN_RATE, *OURS], {}
@@ -51,6 +66,9 @@ def blocks(results: Path) -> dict[str, str]:
         "gate_worlds": table(pd.DataFrame(rows), texts=2),
         "errors": table(errors(pd.read_csv(tables / "errors.csv")), texts=2),
         "errors_named": named(pd.read_csv(tables / "errors_each.csv")),
+        "errors_doubts": doubts(pd.read_csv(tables / "doubts.csv")),
+        "errors_free": free(pd.read_csv(tables / "doubts_free.csv")),
+        "errors_identified": identified(pd.read_csv(tables / "identified.csv")),
     }
 
 
@@ -62,13 +80,19 @@ def errors(means: pd.DataFrame) -> pd.DataFrame:
         of_t3 = part.set_index(["lr", "temperature", "w", "gate"])
         named = {LABELS[name]: part[part["method"] == name].iloc[0] for name in LABELS}
         named |= {name: of_t3.loc[dials[split]] for name, dials in SHOWN.items()}
+        named |= {
+            name: part[part["method"] == name].iloc[0]
+            for name in METHODS[2:-1]
+            if name in {*part["method"]}
+        }
         for name, one in named.items():
             ends = {
                 title: [one[measure + end] for end in ("", "_low", "_high")]
                 for title, measure in ERRORS.items()
             }
             cells = {title: interval(*values, ".2f") for title, values in ends.items()}
-            lines.append({"": name, "split": label} | cells | {"kept": f"{one['kept']:.2f}"})
+            more = {"kept": f"{one['kept']:.2f}", "worlds": one["worlds"]}
+            lines.append({"": name, "split": label} | cells | more)
     return pd.DataFrame(lines)
 
 
@@ -81,14 +105,51 @@ def named(each: pd.DataFrame) -> str:
     points = of_t3.set_index(["lr", "temperature", "world"])["forget_error"].sort_index()
     chosen, untempered = points[5e-3, 3.0], points[4e-2, 1.0]
     larger = chosen > untempered
-    apart = larger[larger.index > 3]  # the worlds that nobody had looked at
     p = binomtest(int(larger.sum()), len(larger), alternative="greater").pvalue
-    worlds = {"": ["T3 as Forget Quality chose", "T3 at T = 1, its own rate"]} | {
-        f"world {world}": [f"{chosen[world]:.2f}", f"{untempered[world]:.2f}"]
-        for world in larger.index
+    parts = {"4 to 7": larger.reindex(range(4, 8)), "8 to 11": larger.reindex(range(8, 12))}
+    parts = {name: part.dropna() for name, part in parts.items() if part.notna().any()}
+    told = [f"in {part.sum()} of {len(part)} of the worlds {name}" for name, part in parts.items()]
+    worlds = {"world": ["T3 as Forget Quality chose", "T3 at T = 1, its own rate"]} | {
+        str(world): [f"{chosen[world]:.2f}", f"{untempered[world]:.2f}"] for world in larger.index
     }
     return (
         f"{table(pd.DataFrame(worlds))}\n\n"
-        f"It is larger in {apart.sum()} of {len(apart)} worlds that nobody had looked at, and in"
-        f" {larger.sum()} of all {len(larger)} (sign test, one-sided p = {p:.3f})."
+        f"It is larger {', '.join(told)}, and in {larger.sum()} of all {len(larger)} (sign test,"
+        f" one-sided p = {p:.2g})."
     )
+
+
+def doubts(each: pd.DataFrame) -> str:
+    """Return the Forget Error of each model by judge and sampler, as means over worlds. each: the
+    table `doubts`.
+    """
+    means = each.groupby(["judge", "tau", "model"], sort=False)["forget_error"].mean()
+    wide = means.unstack()[list(FORCED)].rename(columns=FORCED).sort_index(ascending=False)
+    cells = wide.map(lambda value: f"{value:.2f}").reset_index()
+    cells["judge"] = [f"seed {judge}" for judge in cells["judge"]]
+    return table(cells.rename(columns={"judge": "judge", "tau": "τ"}), texts=2)
+
+
+def free(each: pd.DataFrame) -> str:
+    """Return how far sampled answers are from the judge's, as means over worlds. each: the table
+    `doubts_free`.
+    """
+    parts = []
+    for tau, part in each[each["tau"].isin([each["tau"].max(), each["tau"].min()])].groupby("tau"):
+        means = part.groupby("model", sort=False)[[*SAMPLED.values()]].mean().reset_index()
+        lines = means.assign(model=[FREE.get(name, name) for name in means["model"]])
+        parts.append(f"τ = {tau:g}:\n\n{shown(lines, {'': lines['model']} | SAMPLED)}")
+    return "\n\n".join(reversed(parts))
+
+
+def identified(each: pd.DataFrame) -> str:
+    """Return what f knows of a retrained model, as means over worlds. each: the table
+    `identified`.
+    """
+    means = each.groupby("model", sort=False).mean().drop(columns="world").reset_index()
+    columns = {"": [FREE.get(name, name) for name in means["model"]], "correlation": "correlation"}
+    for kind in ("secret", "harmless"):
+        columns[f"f, {kind}"] = means[f"f_{kind}"].map("{:.3f}".format)
+    for kind in ("secret", "harmless"):
+        columns[f"p̂, {kind}"] = means[f"p_{kind}"].map("{:.2f}".format)
+    return shown(means, columns)

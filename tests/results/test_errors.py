@@ -5,6 +5,7 @@ t3lib.
 import csv
 import gzip
 import json
+import runpy
 from functools import cache
 from math import comb
 
@@ -84,4 +85,12 @@ def test_the_named_hypothesis_as_the_page_prints_it():
     n, larger = len(chosen), sum(chosen[world] > untempered[world] for world in chosen)
     p = sum(comb(n, k) for k in range(larger, n + 1)) / 2**n
     text = (ROOT / "results/pages/errors.md").read_text(encoding="utf-8")
-    assert f"in {larger} of all {n} (sign test, one-sided p = {p:.3f})" in text
+    assert f"in {larger} of all {n} (sign test, one-sided p = {p:.2g})" in text
+
+
+def test_what_a_file_has_of_other_models_stays(tmp_path):
+    keep = runpy.run_path(str(FOLDER / "errors.py"))["keep"]
+    path = tmp_path / "errors" / "world1.json.gz"
+    keep(path, {"forget10": {"T3": 1, "RMU": 1}})
+    keep(path, {"forget10": {"RMU": 2}})
+    assert json.loads(gzip.decompress(path.read_bytes())) == {"forget10": {"T3": 1, "RMU": 2}}
