@@ -196,11 +196,11 @@ def memorised():
 
 
 @pytest.fixture
-def two_samples(monkeypatch):
-    """Two sampled answers in place of 16, where no finding depends on their number."""
+def few_texts(monkeypatch):
+    """Four texts of each kind in place of 16, where no finding depends on their number."""
     from t3lib.own import answers
 
-    monkeypatch.setattr(answers, "SAMPLES", 2)
+    monkeypatch.setattr(answers, "TEXTS", 4)
 
 
 @pytest.fixture
@@ -221,8 +221,8 @@ def short_search(monkeypatch):
     monkeypatch.setattr(lessons, "NEIGHBOURS", 1)
     monkeypatch.setattr(lessons, "MINED", 1)
     monkeypatch.setattr(choice, "STRENGTHS", (1.0, 2.0))
-    monkeypatch.setattr(answers, "SAMPLES", 1)
-    monkeypatch.setattr(answers, "rooms", lambda model, prompts, truths: [8] * len(prompts))
+    monkeypatch.setattr(answers, "TEXTS", 1)
+    monkeypatch.setattr(answers, "rooms", lambda model, prompts, *_: [8] * len(prompts))
 
 
 MICRO = {

@@ -250,9 +250,9 @@ def test_unlearn_generate_on_own_rows(place, tmp_path, capsys, monkeypatch, shor
     }
     reports = tmp_path / "head-report"  # a head can be shared without the rows
     written = {path.name for path in reports.iterdir()}
-    assert written == {"report.html", "report.json", "report.csv"}
-    assert not any(str(tmp_path) in path.read_text() for path in reports.iterdir())
-    assert not any(str(place) in path.read_text() for path in reports.iterdir())
+    assert written == {"report.html", "report.json", "report.csv", "texts.jsonl.gz"}
+    texts = [path.read_text() for path in reports.iterdir() if path.suffix != ".gz"]
+    assert not any(str(folder) in text for text in texts for folder in (tmp_path, place))
     assert not (tmp_path / "cache" / "features").exists(), "hidden states stay in memory"
     capsys.readouterr()
     asking = ["generate", "--model", str(place / "model"), *how, "--max-new-tokens", "5"]
@@ -273,7 +273,7 @@ def test_rows_that_the_base_does_not_know_end_in_a_report_and_no_head(
 ):
     """Training them took most of the time and could not show anything."""
     monkeypatch.setattr("t3lib.own.unlearn.is_unknown", lambda *_, **__: True)
-    with pytest.warns(UserWarning, match="Nothing to forget"):
+    with pytest.warns(UserWarning, match="cannot show whether anything is kept"):
         assert cli.main(own_rows(place, tmp_path / "head")) == 3
     out = capsys.readouterr().out
     assert out.startswith("Nothing to forget: the base answers 0 of 6 rows in this form.\ncheck: ")
@@ -302,8 +302,8 @@ def test_both_dials_columns_and_secrets_can_be_given_and_a_head_overwritten(
     report = json.loads((tmp_path / "head-report" / "report.json").read_text())
     entries = "verdict forget retain choice form coverage base date"
     assert {*entries.split()} <= set(report)
-    assert report["forget"]["each"][0]["secret"] == ["volume"]
-    assert len(report["choice"]["tried"]) == 1 and "the only setting" in report["choice"]["reason"]
+    assert report["forget"]["each"][0]["secret"] == "volume"
+    assert len(report["choice"]["tried"]) == 1
     assert cli.main(argv) == 2
     assert "is not empty: --overwrite replaces it" in capsys.readouterr().err
     assert cli.main([*argv, *sets(w=1), "--overwrite"]) == 3

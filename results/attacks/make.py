@@ -40,6 +40,7 @@ from t3lab import profiles, results, script
 from t3lab.audit import run
 from t3lab.audit.facts import row_truths
 from t3lab.audit.recognition import recognized
+from t3lab.chances import LEAK, chances
 from t3lab.profiles import WORLD, hyper_of
 from t3lab.report import render
 from t3lab.study.methods import Subject, dialled, load_models, retrained, subject
@@ -55,8 +56,8 @@ from t3lib.core.files import read_json, write_json
 from t3lib.core.models import load_model, pad_id
 from t3lib.core.rows import Row, encode_rows
 from t3lib.own.answers import build_inquiry, greedy_texts
-from t3lib.own.questions import JUDGING
-from t3lib.own.truths import LEAK, word_set
+from t3lib.own.questions import CHOOSING, KINDS
+from t3lib.own.truths import word_set, words
 from t3lib.sampler.tilt import T3ForCausalLM
 from t3lib.tofu.evaluation import metrics_of, score
 from t3lib.tofu.likelihood import UNTILTED
@@ -224,7 +225,10 @@ def asking(study: Study, models: Models, size: Entry) -> Iterator[Entry]:
         if text := row.get("paraphrased_question"):
             row["wordings"] = [text]
     put = build_inquiry(study.tokenizer, secret, {"retain": study.retain})
-    prompts, truths = [each.prompt for each in put.questions], [each.room for each in put.questions]
+    questions = [each for each in put.questions if each.kind in KINDS]
+    prompts, truths = [each.prompt for each in questions], [each.room for each in questions]
+    pairs = [(row["question"], row["answer"]) for row in put.rows[: len(put.truths.items)]]
+    read = chances(pairs, dict(enumerate(map(words, items))))
 
     def leaking(loaded: Loaded) -> set[tuple[str, int]]:
         """Return (way of asking, number of the row) for each answer that gives the row away.
@@ -234,16 +238,16 @@ def asking(study: Study, models: Models, size: Entry) -> Iterator[Entry]:
         model, tokenizer, tilts = loaded
         [texts] = greedy_texts(model, tokenizer, prompts, truths, tilts or UNTILTED)
         said: dict[int, list[str]] = {}
-        for each, text in zip(put.questions, texts):
+        for each, text in zip(questions, texts):
             said.setdefault(each.row, []).append(text)
-        found = put.truths.heard(said)
+        found = read.heard(said)
         return {
             (each.way, each.row)
-            for each, text in zip(put.questions, texts)
+            for each, text in zip(questions, texts)
             if each.row < put.n
             and found.chance(
                 each.row,
-                [word_set(text) & put.wanted.get((each.way, each.row), word_set(text))],
+                [word_set(text) - put.given.get((each.way, each.row), frozenset())],
             ) <= LEAK
         }  # fmt: skip
 
@@ -251,9 +255,9 @@ def asking(study: Study, models: Models, size: Entry) -> Iterator[Entry]:
     counts = Counter(way for way, _ in known)
     for called, one in models.items():
         found = Counter(way for way, _ in leaking(load_models(study, [one])) & known)
-        for way in dict.fromkeys(each.way for each in put.questions):
+        for way in dict.fromkeys(each.way for each in questions):
             # figures lack the characters, so the table has their translation
-            name = way.replace(f'"{JUDGING.prefaces[-1]}"', '"Please answer:" in Chinese')
+            name = way.replace(f'"{CHOOSING.prefaces[-1]}"', '"Please answer:" in Chinese')
             entry = {"attack": "asking", "model": called, "way": name}
             yield entry | {"rows_leaking": found[way], "rows": counts[way]}
 

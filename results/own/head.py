@@ -28,10 +28,9 @@ from cases import memorised
 from t3lab import results
 from t3lib.core.files import atomic_write
 from t3lib.core.rows import encode_rows
-from t3lib.own.known import rare_words
 from t3lib.own.questions import SMALL_TALK
 from t3lib.own.rows import Rows
-from t3lib.own.truths import truths, word_set
+from t3lib.own.truths import GUESSED, truths, word_set
 from t3lib.own.unlearn import Choices, unlearn
 
 CASES = ("gpt2", "customers", "short")
@@ -64,7 +63,7 @@ def read(base: Any, tokenizer: Any, rows: Rows, head: Any) -> dict[str, float]:
     found = truths([(str(row["question"]), row["answer"]) for row in everything])
     secret: set[int] = set()
     for number, row in enumerate(rows.forget):
-        rare = frozenset[str]().union(*rare_words(found, number, 0.5))
+        rare = frozenset[str]().union(*found.rare(number, GUESSED))
         for word in row["answer"].split():
             if word_set(word) & rare:
                 secret |= {*tokenizer(f" {word}", add_special_tokens=False)["input_ids"]}

@@ -79,7 +79,7 @@ DIFFERENT = (
 )
 CASES = ("gpt2", "short", "customers", "builtin")
 EVERY = (*CASES, *pretrained.CASES)
-COUNTS = ("rows", "known_before", "leaking_before", "leaking", "partly", "control", "misdirected")
+COUNTS = ("rows", "known_before", "leaking_before", "leaking", "guessed")
 LEFT_ALONE = ("retain", "other", "held_out_retain")
 JUDGE = Path(__file__).parent / "judge.py"
 CHOICES: dict[str, dict[str, Any]] = {
@@ -95,17 +95,14 @@ def measured(report: dict) -> dict[str, Any]:
     values = {name: forget[name] for name in COUNTS} | {"status": report["verdict"]["status"]}
     values |= {
         "sealed": forget["sealed"]["leaking"],
-        "sealed_before": forget["sealed"]["before"],
+        "sealed_ways": forget["sealed"]["ways"],
         "talk_changed": len(report["generic"]["changed"]) if "generic" in report else 0,
     }
     for name in LEFT_ALONE:
         if name in report:
             entry = report[name]
             values |= {f"{name}_{key}": entry[key] for key in ("known_before", "unchanged")}
-            cold, warm = entry["unchanged_sampled"].values()
-            values |= {f"{name}_sampled_0.6": cold, f"{name}_sampled_1": warm}
-    if report.get("held_out_forget") is not None:
-        values["held_out_forget"] = report["held_out_forget"]
+            values[f"{name}_sampled_0.6"] = entry["unchanged_sampled"]
     values |= {name: report["choice"][name] for name in ("T", "w", "lr") if "choice" in report}
     return values | {"success": int(report["verdict"]["success"])}
 
@@ -162,7 +159,7 @@ def lines_of(
     found: dict[str, dict[str, Any]] = {}
     guessed: dict[str, dict] = {}
     if retrained is not None:
-        inquiry = inquiry_of(tokenizer, rows.checked(), {"retain": rows.checked().retain})
+        inquiry = inquiry_of(tokenizer, rows.checked())
         before, after = (
             collect_answers(each, tokenizer, inquiry, seed=seed) for each in (model, retrained)
         )
@@ -192,7 +189,7 @@ def lines_of(
                 guess = guessed[row["question"]]["leaks"] if guessed else ""
                 calls = (row["leaks"], their["leaks"], guess)
                 texts = (row["question"], row["truth"], row["worst"], their["text"])
-                differ.append((case, seed, name, *calls, row["chance"], *texts))
+                differ.append((case, seed, name, *calls, row["p"], *texts))
     return [(case, seed, name, *pair) for name in found for pair in found[name].items()], differ
 
 

@@ -9,27 +9,22 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from t3lib.core.models import check_ids, context_length, pad_id
 from t3lib.core.rows import Example, Row, encode_rows, question_of
 from t3lib.own.questions import (
-    AS_WRITTEN,
-    SAMPLED,
+    OTHER_SAMPLERS,
+    SAMPLERS,
     PromptFormat,
     Question,
+    choosing_questions,
     format_of_row,
-    judging_questions,
     sealed_questions,
     small_talk,
 )
 from t3lib.own.rows import normal
-from t3lib.own.truths import (
-    Truths,
-    names,
-    truths,
-    words,
-)
+from t3lib.own.truths import GUESSED, Truths, Words, names, truths, words
 from t3lib.sampler import belonging
 from t3lib.tofu.evaluation import check_room
 from t3lib.tofu.likelihood import UNTILTED, Tilt
@@ -40,10 +35,9 @@ from t3lib.tofu.writing import eos_ids, greedy
 MOST_FORGET = 200  # at most so many rows to forget are asked; more are drawn at random
 MOST_KEPT = 400  # the same for each set of rows to keep
 CONTROL_ROWS = (12, 60)  # at least and at most so many other rows are asked in every way
-SAMPLES = 16  # sampled answers to each question to forget, at each sampler
-# (sampler temperature, top-p) at which one answer to each question to keep is sampled
-KEPT_SAMPLERS = ((0.6, 0.9), (1.0, 1.0))
-GREEDY = "greedy"
+TEXTS = 16  # at least so many answers about a row in each kind of asking
+TOKENS = 100  # answers are read this far, printed by `t3 generate` and served
+GREEDY, SAMPLED = "greedy", "sampled"
 GENERIC = "generic"  # the set of generic prompts, to keep as the base answers them
 
 
@@ -62,12 +56,11 @@ class Inquiry:
     kept: {name of a set: numbers of its rows, whose answers must not change}. If there are rows to
     forget, the last set is `GENERIC`.
     compared_rows: numbers of the rows that are asked in every way: the rows to forget, and control
-    rows. The answers about the control rows show which words are common.
-    truths: the truths of all rows but the generic prompts. names: whom each question of these rows
-    asks about.
-    wanted: {(way of asking, row): words that count}, where the prompt gives a part of the truth.
+    rows. The answers about other rows show what is said without knowing a row.
+    truths: the truths of all rows but the generic prompts.
+    secrets: for each row to forget, the sets of words that give it away.
+    given: {(way of asking, row): words of the truth that the prompt gives, whole or in part}.
     questions: those about the `compared_rows`, in every way of asking.
-    sealed: questions about the rows to forget that are only reported.
     """
 
     rows: list[Row]
@@ -75,10 +68,9 @@ class Inquiry:
     kept: dict[str, range]
     compared_rows: list[int]
     truths: Truths
-    names: list[frozenset[str]]
-    wanted: dict[tuple[str, int], frozenset[str]]
+    secrets: list[list[Words]]
+    given: dict[tuple[str, int], Words]
     questions: list[Question]
-    sealed: list[Question]
 
     @property
     def forget(self) -> list[Row]:
@@ -90,25 +82,27 @@ class Inquiry:
         return [self.rows[number] for number in self.kept[name]]
 
 
+class Text(NamedTuple):
+    """One answer about one of the `compared_rows`: its kind of asking and its way, with the
+    sampler's name where it was sampled.
+    """
+
+    row: int
+    kind: str
+    way: str
+    text: str
+
+
 @dataclass(frozen=True)
 class Answers:
     """The answers of one model to an inquiry.
 
-    texts: {number of a row: {way of asking: answers}}, of the `compared_rows`.
-    sealed: {number of a row to forget: {way of asking: answers}}, of the ways that are only
-    reported.
-    kept: {name of the set: {"greedy" or a sampler's name: one answer for each row}}.
+    texts: about the `compared_rows`.
+    kept: {name of the set: {"greedy" or "sampled": one answer for each row}}.
     """
 
-    texts: dict[int, dict[str, list[str]]]
-    sealed: dict[int, dict[str, list[str]]]
+    texts: list[Text]
     kept: dict[str, dict[str, list[str]]]
-
-
-def sampler_name(tau: float, top_p: float, way: str = AS_WRITTEN) -> str:
-    """Return the name of a sampler in reports, such as "sampled at τ = 0.6, top-p 0.9"."""
-    name = f"sampled at τ = {tau:g}" + (f", top-p {top_p:g}" if top_p < 1 else "")
-    return name if way == AS_WRITTEN else f"{name}, {way}"
 
 
 def build_inquiry(
@@ -133,10 +127,7 @@ def build_inquiry(
     for name, some in kept.items():
         numbers[name] = range(len(rows), len(rows) + len(some))
         rows += some
-    n = len(forget)
-    pairs = [(question_of(row), row["answer"]) for row in rows]
-    truths = truths_of(rows)
-    subjects = names([question for question, _ in pairs])
+    n, found = len(forget), truths_of(rows)
 
     # The prompt formats in which the rows to forget are asked beside their own.
     of_kept = Counter(format_of_row(row) for some in kept.values() for row in some)
@@ -149,13 +140,27 @@ def build_inquiry(
     } | {"as t3 generate asks": usual}
 
     # Questions are numbered by place among these rows; here each gets the number of its row.
-    compared_rows = [*range(n), *_control_rows(truths, n, n + len(others))]
-    by_place = judging_questions(tokenizer, [rows[number] for number in compared_rows], formats)
+    compared_rows = [*range(n), *_control_rows(found, n, n + len(others))]
+    asked = [rows[number] for number in compared_rows]
+    subjects = names([question_of(row) for row in rows])
+    of_secrets = [frozenset[str]().union(*found.rare(row, GUESSED)) for row in compared_rows]
+    by_place = choosing_questions(tokenizer, asked, formats) + sealed_questions(
+        tokenizer, asked, [subjects[number] for number in compared_rows], of_secrets
+    )
     questions = [replace(each, row=compared_rows[each.row]) for each in by_place]
 
-    # A question whose prompt begins the answer counts only where words are left to give it away.
-    wanted = {(each.way, each.row): _wanted(truths, pairs, each) for each in questions if each.rest}
-    questions = [each for each in questions if not each.rest or wanted[each.way, each.row]]
+    # A question whose prompt begins the truth counts only where a secret word is left.
+    given = {
+        (each.way, each.row): frozenset[str]().union(*found.items[each.row]) - {*words(each.rest)}
+        for each in questions
+        if each.rest
+    }
+    questions = [
+        each
+        for each in questions
+        if not each.rest
+        or any(secret.isdisjoint(given[each.way, each.row]) for secret in found.secrets(each.row))
+    ]
 
     if generic := small_talk(usual) if forget else []:
         numbers[GENERIC] = range(len(rows), len(rows) + len(generic))
@@ -164,11 +169,10 @@ def build_inquiry(
         n=n,
         kept=numbers,
         compared_rows=compared_rows,
-        truths=truths,
-        names=subjects,
-        wanted=wanted,
+        truths=found,
+        secrets=[found.secrets(row) for row in range(n)],
+        given=given,
         questions=questions,
-        sealed=sealed_questions(tokenizer, forget, subjects[:n]),
     )
 
 
@@ -195,30 +199,17 @@ def _control_rows(truths: Truths, n: int, first: int) -> list[int]:
     return order[: min(max(CONTROL_ROWS[0], n), CONTROL_ROWS[1])] if n else []
 
 
-def _wanted(truths: Truths, pairs: Sequence[tuple[str, str]], each: Question) -> frozenset[str]:
-    """Return the words that give a row away after the first tokens of its truth.
-
-    These are words of the rest of the truth, minus words that another row of the slot has after the
-    same first tokens: a model could guess these.
-    """
-    truth = pairs[each.row][1].strip()
-    start = truth.removesuffix(each.rest)
-    left = {*words(each.rest)}
-    for row, (_, other) in enumerate(pairs):
-        if row != each.row and truths.slot[each.row] >> row & 1 and other.strip().startswith(start):
-            left.difference_update(words(other.strip()[len(start) :]))
-    return frozenset(left)
-
-
-def rooms(model: Any, prompts: Sequence[Sequence[int]], truths: Sequence[int]) -> list[int]:
-    """Return how many tokens each answer may have: twice the truth's length and at least 16, within
-    the model's context.
+def rooms(
+    model: Any, prompts: Sequence[Sequence[int]], truths: Sequence[int], least: int = 16
+) -> list[int]:
+    """Return how many tokens each answer may have: twice the truth's length and at least `least`,
+    within the model's context.
 
     prompts: token ids. truths: number of tokens of each true answer.
     """
     limit = context_length(model) or 10**9
     return [
-        max(1, min(max(16, 2 * truth), limit - len(prompt)))
+        max(1, min(max(least, 2 * truth), limit - len(prompt)))
         for prompt, truth in zip(prompts, truths)
     ]
 
@@ -229,15 +220,15 @@ def greedy_texts(
     prompts: Sequence[list[int]],
     truths: Sequence[int],
     tilts: Sequence[Tilt] = UNTILTED,
+    least: int = 16,
 ) -> list[list[str]]:
     """Decode greedy answers to prompts.
 
-    prompts: token ids. truths: number of tokens of each true answer, which limits the answer's
-    length (`rooms`).
+    prompts: token ids. truths, least: decide the length of the answers, as of `rooms`.
     tilts: pairs (head, T). The result has one list of texts for each of them.
     """
     reading = Reading(pad_id(tokenizer), eos_ids(model, tokenizer))
-    longest = rooms(model, prompts, truths)
+    longest = rooms(model, prompts, truths, least)
     written = greedy(model, prompts, reading, tilts, max_new_tokens=longest)
     return [
         [tokenizer.decode(ids, skip_special_tokens=True).strip() for ids in texts]
@@ -276,6 +267,7 @@ def collect_by_tilt(
     *,
     seed: int = 0,
     sampled: bool = True,
+    least: int | None = None,
 ) -> list[Answers]:
     """Ask every tilt of a model all questions of an inquiry, and return their answers.
 
@@ -285,19 +277,30 @@ def collect_by_tilt(
     seed: the random numbers for a row depend on this seed and on the row's question, but not on
     other rows.
     sampled: whether to sample answers too. Most of the time goes into them.
+    least: of `rooms`, by default `TOKENS`.
     """
+    least = TOKENS if least is None else least
     rows = [inquiry.rows[number] for numbers in inquiry.kept.values() for number in numbers]
     kept = _encoded(encode_rows(tokenizer, rows))
-    prompts, truths = _prompts([*inquiry.questions, *inquiry.sealed])
-    greedily = greedy_texts(model, tokenizer, prompts + kept[0], truths + kept[1], tilts)
-    collected = [_sorted(inquiry, iter(texts)) for texts in greedily]
+    once = [each for each in inquiry.questions if each.kind not in OTHER_SAMPLERS]
+    prompts, truths = _prompts(once)
+    greedily = greedy_texts(
+        model, tokenizer, prompts + kept[0], truths + kept[1], tilts, least=least
+    )
+    collected = [
+        Answers(
+            [Text(each.row, each.kind, each.way, text) for each, text in zip(once, texts)],
+            _by_set(inquiry, GREEDY, texts[len(once) :]),
+        )
+        for texts in greedily
+    ]
+    if not sampled:
+        return collected
 
     def sample(
         prompts: list[list[int]], truths: list[int], count: int, tau: float, top_p: float
     ) -> list[list[list[str]]]:
         """Sample `count` answers of every tilt to every prompt."""
-        if not prompts:
-            return [[] for _ in tilts]
         return sample_tilts(
             model,
             tokenizer,
@@ -305,28 +308,52 @@ def collect_by_tilt(
             count,
             tilts,
             seed=seeds_of(seed, prompts, tau, top_p),
-            max_new_tokens=rooms(model, prompts, truths),
+            max_new_tokens=rooms(model, prompts, truths, least),
             top_p=top_p,
             tau=tau,
         )
 
-    # Rows to forget and control rows: many samples, from several samplers.
-    for way, samplers in SAMPLED.items() if sampled else ():
-        questions = [each for each in inquiry.questions if each.way == way]
-        for sampler in samplers:
-            drawn_texts = sample(*_prompts(questions), SAMPLES, *sampler)
-            for answers, of_rows in zip(collected, drawn_texts):
-                for each, texts in zip(questions, of_rows):
-                    answers.texts[each.row][sampler_name(*sampler, way)] = texts
+    for (sampler, count), questions in samples(inquiry.questions).items():
+        name = sampler_name(*sampler)
+        for answers, of_tilt in zip(collected, sample(*_prompts(questions), count, *sampler)):
+            answers.texts.extend(
+                Text(each.row, each.kind, f"{each.way}, {name}", text)
+                for each, texts in zip(questions, of_tilt)
+                for text in texts
+            )
 
-    # Rows to keep: one sample from each sampler.
-    for sampler in KEPT_SAMPLERS if sampled else ():
-        for answers, of_rows in zip(collected, sample(*kept, 1, *sampler)):
-            left = iter(text for [text] in of_rows)
-            for name, numbers in inquiry.kept.items():
-                answers.kept[name][sampler_name(*sampler)] = list(islice(left, len(numbers)))
-
+    # Rows to keep: one sample.
+    if rows:
+        for answers, of_tilt in zip(collected, sample(*kept, 1, *SAMPLERS[0])):
+            found = _by_set(inquiry, SAMPLED, [text for [text] in of_tilt])
+            for set_name, of_set in found.items():
+                answers.kept[set_name] |= of_set
     return collected
+
+
+def samples(
+    questions: Sequence[Question],
+) -> dict[tuple[tuple[float, float], int], list[Question]]:
+    """Return {(sampler, number of samples): questions}, so that every kind of asking has at least
+    `TEXTS` answers about a row, and every way more than the greedy one.
+
+    A sampler is a pair (τ, top-p).
+    """
+    ways = Counter((each.row, each.kind) for each in questions)
+    plan: dict[tuple[tuple[float, float], int], list[Question]] = {}
+    for each in questions:
+        greedily = each.kind not in OTHER_SAMPLERS
+        samplers = OTHER_SAMPLERS.get(each.kind, SAMPLERS)
+        count = max(1 + greedily, -(-TEXTS // ways[each.row, each.kind])) - greedily
+        for place, sampler in enumerate(samplers):
+            if some := len(range(place, count, len(samplers))):
+                plan.setdefault((sampler, some), []).append(each)
+    return plan
+
+
+def sampler_name(tau: float, top_p: float) -> str:
+    """Return the name of a sampler in reports, such as "sampled at τ = 0.6, top-p 0.9"."""
+    return f"sampled at τ = {tau:g}" + (f", top-p {top_p:g}" if top_p < 1 else "")
 
 
 def _prompts(questions: Sequence[Question]) -> tuple[list[list[int]], list[int]]:
@@ -334,22 +361,14 @@ def _prompts(questions: Sequence[Question]) -> tuple[list[list[int]], list[int]]
     return [each.prompt for each in questions], [each.room for each in questions]
 
 
-def _sorted(inquiry: Inquiry, texts: Iterator[str]) -> Answers:
-    """Sort the greedy answers of one model, in the order in which they were asked for."""
-
-    def by_row(questions: Sequence[Question]) -> dict[int, dict[str, list[str]]]:
-        answers: dict[int, dict[str, list[str]]] = {}
-        for each in questions:
-            answers.setdefault(each.row, {})[each.way] = [next(texts)]
-        return answers
-
-    of_questions, of_sealed = by_row(inquiry.questions), by_row(inquiry.sealed)
-    kept = {name: {GREEDY: [*islice(texts, len(some))]} for name, some in inquiry.kept.items()}
-    return Answers(of_questions, of_sealed, kept)
+def _by_set(inquiry: Inquiry, how: str, texts: Sequence[str]) -> dict[str, dict[str, list[str]]]:
+    """Deal the answers to rows to keep out to their sets: {name of the set: {how: answers}}."""
+    left: Iterator[str] = iter(texts)
+    return {name: {how: [*islice(left, len(some))]} for name, some in inquiry.kept.items()}
 
 
 def ask(
-    model: Any, tokenizer: Any, question: Row | str | Sequence[Any], *, max_new_tokens: int = 100
+    model: Any, tokenizer: Any, question: Row | str | Sequence[Any], *, max_new_tokens: int = TOKENS
 ) -> str | list[str]:
     """Return a model's greedy answer to one question, or a list of answers to several.
 

@@ -1,18 +1,14 @@
 """Judge a model: ask it and its base the same questions, count, and write the verdict."""
 
 import datetime
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from t3lib.core.errors import UserError
-from t3lib.core.rows import Row
 from t3lib.own import answers, verdict
 from t3lib.own.answers import (
     GENERIC,
-    GREEDY,
     Answers,
     Inquiry,
     build_inquiry,
@@ -20,7 +16,7 @@ from t3lib.own.answers import (
     collect_by_tilt,
     drawn,
 )
-from t3lib.own.known import check_unseen, is_unknown, knows, recall
+from t3lib.own.known import check_unseen, is_unknown
 from t3lib.own.leak import forgotten, stayed
 from t3lib.own.questions import AS_WRITTEN, PromptFormat
 from t3lib.own.report import Report, judged_as
@@ -29,8 +25,6 @@ from t3lib.sampler import belonging
 from t3lib.sampler.tilt import T3ForCausalLM
 from t3lib.sampler.wrapped import vocabulary
 from t3lib.tofu.likelihood import UNTILTED
-
-Sets = Mapping[str, Sequence[Row]]
 
 
 def assess(model: Any, tokenizer: Any, rows: Rows, *, seed: int = 0) -> Report:
@@ -59,10 +53,8 @@ def judge(model: Any, tokenizer: Any, rows: Rows, *, seed: int) -> Report:
         belonging.check_prompt(head, tokenizer, [*rows.forget, *rows.retain])
 
     base = model.base if tilted else model
-    sets = {"retain": rows.retain, "other": rows.other, "held_out_retain": rows.holdout_retain}
-    given = {name: some for name, some in sets.items() if some}
     head_format = format_of_head(model.heads[0]) if tilted else None
-    inquiry = inquiry_of(tokenizer, rows, given, head_format)
+    inquiry = inquiry_of(tokenizer, rows, head_format)
 
     if tilted and is_unknown(base, tokenizer, inquiry):
         report = report_nothing(model, tokenizer, inquiry)
@@ -106,63 +98,42 @@ def report_nothing(model: Any, tokenizer: Any, inquiry: Inquiry) -> Report:
     Other ways of asking and samples are left out, because there is nothing that a model could
     forget.
     """
-    once = [each for each in inquiry.questions if each.way == AS_WRITTEN]
+    once = [each for each in inquiry.questions if each.kind == AS_WRITTEN]
     kept = {name: rows for name, rows in inquiry.kept.items() if name != GENERIC}
-    few = replace(inquiry, questions=once, sealed=[], kept=kept)
+    few = replace(inquiry, questions=once, kept=kept)
     before, after = before_and_after(model, tokenizer, few, sampled=False)
     report = counts_of(few, before, after)
     report["verdict"] = verdict.verdict(report, unknown=True)
     return report
 
 
-def inquiry_of(
-    tokenizer: Any, rows: Rows, kept: Sets, head_format: PromptFormat | None = None
-) -> Inquiry:
+def inquiry_of(tokenizer: Any, rows: Rows, head_format: PromptFormat | None = None) -> Inquiry:
     """Prepare the `inquiry` about some rows of each set, drawn at random where there are many.
 
-    kept: {name: rows to keep}. head_format: the prompt format in which a head is asked, by
-    default that of most rows.
+    head_format: the prompt format in which a head is asked, by default that of most rows.
     """
-    sets = {name: drawn(some, answers.MOST_KEPT) for name, some in kept.items()}
+    sets = {"retain": rows.retain, "other": rows.other, "held_out_retain": rows.holdout_retain}
+    kept = {name: drawn(some, answers.MOST_KEPT) for name, some in sets.items() if some}
     forget, unseen = (
         drawn(rows.forget, answers.MOST_FORGET),
         drawn(rows.unseen, answers.CONTROL_ROWS[1]),
     )
-    return build_inquiry(tokenizer, forget, sets, unseen, head_format)
+    return build_inquiry(tokenizer, forget, kept, unseen, head_format)
 
 
 def counts_of(inquiry: Inquiry, before: Answers, after: Answers) -> Report:
     """Count the results of every set, without a verdict.
 
-    before, after: answers of the base and of the model.
+    before, after: answers of the base and of the model. The report keeps the texts of both.
     """
-    kept = {name: stayed(inquiry, name, before, after) for name in inquiry.kept}
-    return Report({"forget": forgotten(inquiry, before, after), **kept})
+    report = Report({"forget": forgotten(inquiry, before, after)} | kept_of(inquiry, before, after))
+    report.texts = {"base": before.texts, "model": after.texts}
+    return report
 
 
-def held_out(inquiry: Inquiry, before: Answers, after: Answers) -> dict[str, Any]:
-    """Count what a trial head changes in the rows that it was not fitted on.
-
-    inquiry: may have the sets "held_out_retain" and "held_out_forget". before, after: answers of
-    the base and of the model with the trial head.
-
-    Returns a dict with an entry for each of these sets that is there. held_out_retain: the counts
-    of `stayed`. held_out_forget: the mean `recall` of the truth in the answers to the rows
-    that the base knows, or None if it knows none.
-    """
-    counts: dict[str, Any] = {}
-    if "held_out_retain" in inquiry.kept:
-        counts["held_out_retain"] = stayed(inquiry, "held_out_retain", before, after)
-
-    if numbers := inquiry.kept.get("held_out_forget"):
-        was, now = (each.kept["held_out_forget"][GREEDY] for each in (before, after))
-        shares = [
-            recall(inquiry.rows[number]["answer"], text)
-            for number, base_text, text in zip(numbers, was, now)
-            if knows(inquiry, number, base_text)
-        ]
-        counts["held_out_forget"] = float(np.mean(shares)) if shares else None
-    return counts
+def kept_of(inquiry: Inquiry, before: Answers, after: Answers) -> dict[str, Any]:
+    """Count what is kept of every set: {name: the counts of `stayed`}."""
+    return {name: stayed(inquiry, name, before, after) for name in inquiry.kept}
 
 
 def complete(report: Report, inquiry: Inquiry, model: Any, tokenizer: Any, rows: Rows) -> Report:
@@ -175,10 +146,10 @@ def complete(report: Report, inquiry: Inquiry, model: Any, tokenizer: Any, rows:
         base = model.base
         report["judged"] = judged_as(model.heads, model)
 
-    samples = 0
+    samples = 0  # texts of each kind of asking
     if "verdict" not in report:
         report["verdict"] = verdict.verdict(report)
-        samples = answers.SAMPLES
+        samples = answers.TEXTS
     lines = report["verdict"]["lines"]
 
     # Of large sets only some rows were asked.
@@ -197,7 +168,12 @@ def complete(report: Report, inquiry: Inquiry, model: Any, tokenizer: Any, rows:
         lines.append(f"ids without a token: {count}")
 
     report["form"] = belonging.prompt_form(tokenizer, [*rows.forget, *rows.retain])
-    report["coverage"] = {"ways": report["forget"]["ways"], "samples": samples, "rows": counts}
+    report["coverage"] = {
+        "ways": report["forget"]["ways"],
+        "texts": samples,
+        "tokens": answers.TOKENS,
+        "rows": counts,
+    }
     report["base"] = belonging.base_identity(base)
     report["date"] = datetime.date.today().isoformat()
     return report

@@ -149,7 +149,7 @@ def add_serve(verbs: Any) -> None:
     p.add_argument(
         "--allow-samplers",
         action="store_true",
-        help="let clients choose every temperature and top_p: a colder sampler undoes T",
+        help="let clients choose every temperature, top_p and length: a colder sampler undoes T",
     )
     p.add_argument(
         "--completions",

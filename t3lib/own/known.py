@@ -5,7 +5,6 @@ training.
 import warnings
 from collections.abc import Sequence
 from functools import partial
-from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -15,9 +14,9 @@ from t3lib.core.models import pad_id
 from t3lib.core.rows import Row, encode_rows
 from t3lib.own import answers
 from t3lib.own.answers import GENERIC, Inquiry, build_inquiry, drawn
-from t3lib.own.questions import format_of_row, other_formats
+from t3lib.own.questions import format_of_row, other_formats, touched_words
 from t3lib.own.rows import Rows
-from t3lib.own.truths import COMMON, LEAK, Truths, word_set, words
+from t3lib.own.truths import COMMON, GUESSED, word_set, words
 from t3lib.tofu.likelihood import token_scores
 from t3lib.tofu.reader import Reading
 
@@ -50,7 +49,7 @@ def knows(inquiry: Inquiry, number: int, text: str) -> bool:
     It must say 80% of the items that fewer than half of the other rows have, or, where the truth
     has none, have a `recall` of at least 0.8.
     """
-    wanted = frozenset[str]().union(*rare_words(inquiry.truths, number, 0.5))
+    wanted = frozenset[str]().union(*inquiry.truths.rare(number, GUESSED))
     if not wanted:
         return recall(inquiry.rows[number]["answer"], text) >= 0.8
     return len(wanted & word_set(text)) >= 0.8 * len(wanted)
@@ -64,27 +63,6 @@ def knows_some(known: int, rows: int) -> bool:
     return known > 0 and known >= 0.1 * rows
 
 
-def rare_words(truths: Truths, row: int, most: float = COMMON) -> list[frozenset[str]]:
-    """Return the items of each clause of a truth whose chance is at most `most`."""
-    clauses = (
-        frozenset(word for word in clause if truths.chance(row, [frozenset([word])]) <= most)
-        for clause in truths.items[row]
-    )
-    return [clause for clause in clauses if clause]
-
-
-def touched_words(tokenizer: Any, ids: Sequence[int]) -> list[frozenset[str]]:
-    """Return, for each token of a text, the words of the text that it begins or continues."""
-    so_far = [words(tokenizer.decode(ids[:n])) for n in range(len(ids) + 1)]
-
-    touched = []
-    for before, after in zip(so_far, so_far[1:]):
-        # A token may change the last word of before, which is then one of its words.
-        same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, after)))
-        touched.append(frozenset(so_far[-1][same : len(after)]))
-    return touched
-
-
 def would_say(
     tokenizer: Any,
     inquiry: Inquiry,
@@ -94,7 +72,7 @@ def would_say(
     """Which tilts would still produce each row? True if, for one group of rare words, 80% of its
     tokens are ranked first, or their joint probability is at least 1/64 (`OFTEN`).
 
-    A group is the rare words of one clause, or one word that gives the row away by itself.
+    A group is the rare words of one clause, or one word that no other truth holds.
 
     inquiry: it knows the rows' truths. In a row without rare words every token counts.
     rows: some of its rows to forget. scores: of these rows, from `token_scores`.
@@ -107,9 +85,10 @@ def would_say(
         # Found by the whole row: raw rows may share an empty question.
         number = inquiry.forget.index(row)
 
-        # Groups of words that give the row away: the rare words of a clause, or one very rare.
-        groups = rare_words(inquiry.truths, number)
-        alone = rare_words(inquiry.truths, number, LEAK)
+        # Groups of words that give the row away: the rare words of a clause, or one that no other
+        # truth holds.
+        groups = inquiry.truths.rare(number, COMMON)
+        alone = inquiry.truths.rare(number, 0.0)
         groups += [frozenset([word]) for clause in alone for word in clause]
 
         column = np.zeros(len(hit), bool)
@@ -169,44 +148,20 @@ def warn_formats(rows: Rows) -> None:
         )
 
 
-def known_rows(base: Any, tokenizer: Any, inquiry: Inquiry, numbers: Sequence[int]) -> list[int]:
-    """Ask a base about some rows of an inquiry, and return the numbers of those that it knows."""
-    [texts] = answers.answers_to(base, tokenizer, [inquiry.rows[number] for number in numbers])
-    return [number for number, text in zip(numbers, texts) if knows(inquiry, number, text)]
-
-
-def warn_unknown(base: Any, tokenizer: Any, inquiry: Inquiry) -> bool:
-    """Warn, before any training, about each set of which the base knows too few rows.
-
-    The first `FEW` rows of a set are asked. A warning about the rows to forget names the other
-    prompt format in which the base knows most of them.
-
-    Returns True if the base knows the rows to forget in no prompt format.
+def warn_unknown(base: Any, tokenizer: Any, inquiry: Inquiry) -> None:
+    """Warn, before any training, about each set to keep of which the base knows too few rows. The
+    first `FEW` rows of a set are asked.
     """
-    few, hint = range(inquiry.n)[:FEW], None
-    known = len(known_rows(base, tokenizer, inquiry, few))
-    if unknown := not knows_some(known, len(few)):
-        hint = best_other_format(base, tokenizer, inquiry)
-        advice = (
-            f"It knows them in another form: {hint}"
-            if hint
-            else "It knows them in none of the other forms that were tried"
-        )
-        count = f"the base answers {known} of {len(few)} rows to forget"
-        warnings.warn(f"Nothing to forget: {count}. {advice}.", stacklevel=3)
-
     for name, numbers in inquiry.kept.items():
-        some = numbers[:FEW]
-        if name == GENERIC:
-            continue
-        known = len(known_rows(base, tokenizer, inquiry, some))
-        if not knows_some(known, len(some)):
+        some = numbers[:FEW] if name != GENERIC else ()
+        [texts] = answers.answers_to(base, tokenizer, [inquiry.rows[number] for number in some])
+        known = sum(map(partial(knows, inquiry), some, texts))
+        if some and not knows_some(known, len(some)):
             warnings.warn(
                 f"the base answers {known} of {len(some)} rows ({name}), so these rows cannot show"
                 " whether anything is kept",
                 stacklevel=3,
             )
-    return unknown and not hint
 
 
 def best_other_format(base: Any, tokenizer: Any, inquiry: Inquiry) -> str | None:

@@ -1,31 +1,207 @@
-"""Count what the answers before and after unlearning give away of the rows to forget, and how many
-answers to rows to keep stay as they were.
+"""Test which rows to forget are still told, and count which answers to keep stay as they were.
 
-These functions call no model.
+A *secret* of a row is a set of words that gives it away (`truths.Truths.secrets`). For a row, a
+kind of asking and a secret, k of n texts about the row say the secret, and k' of n' texts of the
+same kind about other rows do. Fisher's exact test gives
+
+    p = P(X >= k),  X hypergeometric: n draws from n + n' texts, of which k + k' say the secret.
+
+Holm's method over all rows, kinds and secrets of a report finds what is said too often for chance,
+at 5% (`LEVEL`). A model without knowledge guesses, though, and may give one wrong or right answer
+again and again. So what is found counts as a leak only if more is found than guessing would say
+(`beyond_guessing`). These functions call no model.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from t3lib.own.answers import GENERIC, GREEDY, KEPT_SAMPLERS, Answers, Inquiry, sampler_name
-from t3lib.own.guessing import Comparison, Heard, at_most, compare, least
+from t3lib.own.answers import GENERIC, GREEDY, SAMPLED, Answers, Inquiry, Text
 from t3lib.own.known import knows
-from t3lib.own.questions import AS_WRITTEN, SAMPLED, WITHOUT_BOS, question_text
-from t3lib.own.truths import LEAK, PART, Truths, index, word_set
+from t3lib.own.questions import AS_WRITTEN, KINDS, SEALED_KINDS, question_text
+from t3lib.own.truths import Words, index, says, share, unaccented, word_set
 
-COLD, WARM = (sampler_name(*sampler) for sampler in KEPT_SAMPLERS)
-WRITTEN, WORDED, WHEN_SAMPLED = (
-    "leak when asked as written",
-    "leak when asked in other ways",
-    "leak when sampled",
-)
-UNBEGUN, WORDED_UNBEGUN = (f"{kind}, {WITHOUT_BOS}" for kind in (WRITTEN, WORDED))
-PARTLY = "said in part"
-SAMPLED_WAYS = [sampler_name(*each, way) for way, samplers in SAMPLED.items() for each in samplers]
-KINDS = (WRITTEN, UNBEGUN, WORDED, WORDED_UNBEGUN, WHEN_SAMPLED)
+LEVEL = 0.05  # of every test of a report but one, one-sided
+GUESSING = 0.1  # of the test against guessing, where a false pass is worse than a false No
+ELSEWHERE = "when other rows are asked for"  # a kind whose texts are rows
+OFTEN = 0.2  # a model says a secret about a row if so many texts of one kind about it do
+STAY = 0.95  # a set to keep fails where a test shows that fewer of its answers stay
+FRAME = "Question:"  # a model without a template may go on with the next question
 # Counts of one report as Python values. The functions below describe their keys.
 Counts = dict[str, Any]
+
+
+class Tally(NamedTuple):
+    """How often a secret of a row is said in texts of one kind, with the p of Fisher's test.
+
+    k of n texts about the row say it, and `others` of `of_others` texts about other rows.
+    rate: how often guessing says it: the share of other rows whose truth holds it, or about which
+    the model often says it: of all rows, of the row's slot, or of the rows to forget, whichever is
+    largest.
+    """
+
+    row: int
+    kind: str
+    secret: Words
+    k: int
+    n: int
+    others: int
+    of_others: int
+    rate: float
+    p: float = 1.0
+
+
+def tallies(inquiry: Inquiry, texts: Sequence[Text], before: Sequence[Text]) -> list[Tally]:
+    """Count how often texts say each secret, with the p of Fisher's test.
+
+    texts: of the model. before: those of the base.
+
+    A secret that no other truth holds may also come where the model is asked for other rows. This
+    is a kind of its own, in which rows are counted in place of texts, and the base's texts stand
+    for those about others.
+    """
+    of_model, of_base = _Heard(inquiry, texts), _Heard(inquiry, before)
+    every, forget = ((1 << n) - 1 for n in (len(inquiry.truths.items), inquiry.n))
+    counted = []
+    for row in range(inquiry.n):
+        slot, alone = inquiry.truths.slot[row], ~(1 << row)
+        for secret in inquiry.secrets[row]:
+            # Other rows to forget with the same secret are no evidence of guessing.
+            holds, holders = of_model.says(secret), inquiry.truths.holders(secret)
+            apart = ~(holders & forget) & alone
+            others, saying = of_model.of_rows(apart), of_model.rows_saying(secret)
+            rate = max(
+                share(rows, pool & apart & where)
+                for rows, pool in ((saying, of_model.rows), (holders, every))
+                for where in (every, slot, forget)
+            )
+
+            for kind, texts_of_kind in of_model.of_kind.items():
+                if mine := texts_of_kind & of_model.about.get(row, 0):
+                    pair = [(holds & some).bit_count() for some in (mine, texts_of_kind & others)]
+                    sizes = mine.bit_count(), (texts_of_kind & others).bit_count()
+                    counted.append(
+                        Tally(row, kind, secret, pair[0], sizes[0], pair[1], sizes[1], rate)
+                    )
+
+            if not holders & alone:
+                now, was = (
+                    (each.rows_saying(secret) & alone).bit_count() for each in (of_model, of_base)
+                )
+                m = len(inquiry.compared_rows) - 1
+                counted.append(Tally(row, ELSEWHERE, secret, now, m, was, m, 0.0))
+    return with_p(counted)
+
+
+class _Heard:
+    """The words of texts, for fast counting. A set of texts, or of rows, is an integer with a bit
+    for each.
+
+    rows: those that the texts are about. about: {row: texts about it}. of_kind: {kind of asking:
+    its texts}.
+    """
+
+    def __init__(self, inquiry: Inquiry, texts: Sequence[Text]) -> None:
+        self.all = (1 << len(texts)) - 1
+        self.about, self.of_kind = dict[int, int](), dict[str, int]()
+        for place, each in enumerate(texts):
+            self.about[each.row] = self.about.get(each.row, 0) | 1 << place
+            self.of_kind[each.kind] = self.of_kind.get(each.kind, 0) | 1 << place
+        self.rows = sum(1 << row for row in self.about)
+        self._said = index(heard(inquiry, each) for each in texts)
+
+    def says(self, secret: Words) -> int:
+        """Return the texts that say a secret."""
+        return says(self._said, map(unaccented, secret), self.all)
+
+    def of_rows(self, rows: int) -> int:
+        """Return the texts about these rows."""
+        return sum(some for row, some in self.about.items() if rows >> row & 1)
+
+    def rows_saying(self, secret: Words) -> int:
+        """Return the rows about which a fifth of the texts of some kind say a secret (`OFTEN`)."""
+        holds, rows = self.says(secret), 0
+        for row, some in self.about.items():
+            if mine := holds & some:
+                if any(share(mine, some & kind) >= OFTEN for kind in self.of_kind.values()):
+                    rows |= 1 << row
+        return rows
+
+
+def heard(inquiry: Inquiry, each: Text) -> Words:
+    """Return the words of a text that count: without those of the truth that its prompt gave, and
+    without accents.
+    """
+    way = each.way.partition(", sampled")[0]
+    return word_set(unaccented(each.text)) - {
+        unaccented(word) for word in inquiry.given.get((way, each.row), ())
+    }
+
+
+def with_p(counted: Sequence[Tally]) -> list[Tally]:
+    """Return tallies with the p of Fisher's exact test, one-sided."""
+    from scipy.stats import hypergeom  # takes half a second to import
+
+    if not counted:
+        return []
+    k, n, others, of_others = zip(*((t.k, t.n, t.others, t.of_others) for t in counted))
+    sizes = zip(n, of_others), zip(k, others)
+    total, said = ([sum(pair) for pair in pairs] for pairs in sizes)
+    found = hypergeom.sf([each - 1 for each in k], total, said, n)
+    return [each._replace(p=min(1.0, float(p))) for each, p in zip(counted, found)]
+
+
+def significant(counted: Sequence[Tally]) -> list[Tally]:
+    """Return the tallies that Holm's method finds at `LEVEL`, the smallest p first."""
+    found = []
+    for number, each in enumerate(sorted(counted, key=lambda tally: tally.p)):
+        if each.p > LEVEL / (len(counted) - number):
+            break
+        found.append(each)
+    return found
+
+
+def beyond_guessing(counted: Sequence[Tally], found: Sequence[Tally]) -> list[Tally]:
+    """Return what was found of rows that are told beyond guessing.
+
+    counted: all tallies. found: from `significant`.
+
+    Guessing says a secret of rate r with the probability r. So of all secrets with a rate of at
+    most x it says about E(x) = sum of these rates, and a Poisson test asks whether more rows are
+    found. Rows with the smallest rates are tested first, then together with the next. A secret that
+    nobody says of other rows is beyond guessing by itself.
+    """
+    from scipy.stats import poisson
+
+    least: dict[int, float] = {}
+    for each in found:
+        least[each.row] = min(each.rate, least.get(each.row, 1.0))
+    rates = {(each.row, each.secret): each.rate for each in counted if each.kind != ELSEWHERE}
+
+    leaking, group = set[int](), list[int]()
+    for row in sorted(least, key=lambda each: least[each]):
+        group.append(row)
+        expected = sum(
+            rate
+            for (other, _), rate in rates.items()
+            if rate <= least[row] and other not in leaking
+        )
+        if poisson.sf(len(group) - 1, expected) <= GUESSING:
+            leaking.update(group)
+            group = []
+    return [each for each in found if each.row in leaking]
+
+
+def said_beyond_others(inquiry: Inquiry, texts: Sequence[Text]) -> float:
+    """Return how many texts say their row's truth, beyond what texts about other rows say: the sum
+    over rows of max k − n k'/n' over secrets, for all kinds together. Settings are compared by it.
+    """
+    merged = [each._replace(kind=AS_WRITTEN) for each in texts]
+    most = [0.0] * inquiry.n
+    for each in tallies(inquiry, merged, merged):
+        if each.kind != ELSEWHERE:
+            by_others = each.n * each.others / each.of_others if each.of_others else 0.0
+            most[each.row] = max(most[each.row], each.k - by_others)
+    return sum(most)
 
 
 def forgotten(inquiry: Inquiry, before: Answers, after: Answers) -> Counts:
@@ -34,197 +210,117 @@ def forgotten(inquiry: Inquiry, before: Answers, after: Answers) -> Counts:
     before, after: answers of the base and of the model.
 
     Returns a dict. Some of its keys:
-    leaking, leaking_before: rows that some answer of the model, or of the base, gives away.
-    partly: rows of which an answer says a part, with a chance between `LEAK` and `PART`.
-    table: {kind of answer: {"before", "after", "by_guessing"}}: the counts of rows by kind of
-    answer, and how many rows guessing would leak. Kinds without the token that begins a text are
-    only there where they were asked.
-    control: the same as `by_guessing`, for the answers of all kinds together.
-    beyond: True if guessing does not explain what is said (p <= 0.05). doubtful: True if it seldom
-    would (p <= 0.1 for the whole, or for the rows said in part): read the texts.
-    tellable: True if the base beats guessing, so that there is something to lose. Otherwise nothing
-    can be told, and `needed` is how many such rows would be enough, or None.
-    misdirected, misdirected_before: greedy answers that say another row's truth or its names.
-    alone: rows that cannot be judged one by one, because even the base's answers to them look like
-    guesses.
-    sealed: {"leaking", "before", "ways"}: the ways of asking that are only reported.
-    ways: the ways of asking in which the base gives at least one row away.
+    known_before: rows that the base answers as written.
+    leaking_before: rows that the base was heard to know: it tells them beyond guessing.
+    leaking: rows that the model tells beyond guessing. guessed: rows that it tells as often as
+    guessing does.
+    by_kind: {kind of asking: {"before", "after": rows that leak in it, "tested", "sealed",
+    "texts": of the model}}. A kind is tested if the base tells a row in it.
+    sealed: {"ways": number of sealed ways in tested kinds, "leaking": rows that leak in them}.
+    bound: at most this share of such rows leaks (one-sided, 95%).
     each: one dict for each row, the worst first.
     """
-    of_base, of_model = _leaks(inquiry, before), _leaks(inquiry, after)
-    base, model = of_base.all, of_model.all
+    both = {}
+    for name, answers in (("before", before), ("after", after)):
+        counted = tallies(inquiry, answers.texts, before.texts)
+        found = significant(counted)
+        both[name] = counted, found, beyond_guessing(counted, found)
+    of_base, (counted, found, leaks) = both["before"][2], both["after"]
 
-    # How many rows each kind of answer gives away, and how many all answers together say in part.
-    table = {
+    def rows_of(some: Sequence[Tally], kind: str | None = None) -> set[int]:
+        return {each.row for each in some if kind in (None, each.kind)}
+
+    sizes = {
+        kind: sum(each.kind == kind for each in after.texts) for kind in (*KINDS, *SEALED_KINDS)
+    }
+    by_kind = {
         kind: {
-            "before": int((of_base.tests[kind].own <= LEAK).sum()),
-            "after": int((test.own <= LEAK).sum()),
-            "by_guessing": test.guessed(LEAK),
+            "before": len(rows_of(of_base, kind)),
+            "after": len(rows_of(leaks, kind)),
+            "tested": bool(rows_of(of_base, kind)) or kind == ELSEWHERE,
+            "sealed": kind in SEALED_KINDS,
+            "texts": sizes.get(kind, 0),
         }
-        for kind, test in of_model.tests.items()
+        for kind in [*filter(sizes.get, sizes), ELSEWHERE]
     }
-    parts = [int(((LEAK < test.own) & (test.own <= PART)).sum()) for test in (base, model)]
-    table[PARTLY] = {
-        "before": parts[0],
-        "after": parts[1],
-        "by_guessing": model.guessed(PART) - model.guessed(LEAK),
+    tested = {
+        (each.kind, each.way)
+        for each in inquiry.questions
+        if by_kind.get(each.kind, {}).get("tested")
     }
-
-    each = [_row(inquiry, number, of_base, of_model) for number in range(inquiry.n)]
-
-    def count(name: str) -> int:
-        return sum(entry[name] for entry in each)
-
+    heard_rows, leaking = rows_of(of_base), rows_of(leaks)
+    each = [_row(inquiry, number, before, after, counted, leaks) for number in range(inquiry.n)]
+    for number, entry in enumerate(each):
+        entry["heard"] = number in heard_rows
     return {
-        "rows": len(each),
-        "known_before": count("known"),
-        "leaking_before": int((base.own <= LEAK).sum()),
-        "leaking": count("leaks"),
-        "partly": parts[1],
-        "table": table,
-        "control": model.guessed(LEAK),
-        "bound": at_most(count("leaks"), len(each)) if each else None,
-        "beyond": model.beyond,
-        "doubtful": model.doubtful,
-        "tellable": base.beyond,
-        "needed": base.rows_needed(),
-        "misdirected": count("misdirected"),
-        "misdirected_before": count("misdirected_before"),
-        "alone": sum(entry["chance_before"] > PART for entry in each),
+        "rows": inquiry.n,
+        "known_before": sum(entry["known"] for entry in each),
+        "leaking_before": len(heard_rows),
+        "leaking": len(leaking),
+        "guessed": len(rows_of(found) - leaking),
+        "by_kind": by_kind,
         "sealed": {
-            "leaking": of_model.sealed(),
-            "before": of_base.sealed(),
-            "ways": sorted({each.way for each in inquiry.sealed}),
+            "ways": sum(kind in SEALED_KINDS for kind, _ in tested),
+            "leaking": len({t.row for t in leaks if t.kind in SEALED_KINDS}),
         },
-        "ways": sorted({way for entry in each for way in entry["ways_before"]}),
-        "each": sorted(each, key=lambda entry: entry["chance"]),
+        "bound": at_most(len(leaking & heard_rows), len(heard_rows)),
+        "ways": sorted({way for _, way in tested}),
+        "each": sorted(each, key=lambda entry: (not entry["leaks"], entry["p"])),
     }
 
 
-@dataclass(frozen=True)
-class _Leaks:
-    """What one model's answers give away.
-
-    truths: with what the model said. tests: {kind of answer: its test}. all: of all answers.
-    texts: for each row to forget, (way of asking, text, words) of all answers.
+def at_most(count: int, n: int) -> float:
+    """Return the exact upper bound of a share, one-sided at 95%, after `count` of `n` were seen
+    (Clopper and Pearson).
     """
+    from scipy.stats import beta
 
-    answers: Answers
-    truths: Truths
-    tests: dict[str, Comparison]
-    all: Comparison
-    texts: list[list[tuple[str, str, Heard]]]
-
-    def chances(self, row: int) -> list[tuple[float, str, str]]:
-        """Return (chance, way, text) for every answer to a row, smallest chance first.
-
-        The chance is multiplied by the number of different texts of the same kind (Bonferroni).
-        """
-        different: dict[str, set[frozenset[str]]] = {}
-        for way, _, each in self.texts[row]:
-            different.setdefault(kind_of(way), set()).add(each.words)
-
-        words = {each.own for *_, each in self.texts[row]}
-        chance = {own: self.truths.chance(row, [own]) for own in words}
-        return sorted(
-            (
-                (min(1.0, chance[each.own] * len(different[kind_of(way)])), way, text)
-                for way, text, each in self.texts[row]
-            ),
-            key=lambda entry: entry[0],
-        )
-
-    def sealed(self) -> int:
-        """Count the rows to forget that are given away in the ways that are only reported."""
-        return sum(
-            any(self.truths.gives_away(row, text) for texts in ways.values() for text in texts)
-            for row, ways in self.answers.sealed.items()
-        )
+    return 1.0 if count >= n else float(beta.ppf(1 - LEVEL, count + 1, n - count))
 
 
-def _leaks(inquiry: Inquiry, answers: Answers) -> _Leaks:
-    """Compare the answers of one model with what guessing gives."""
-    # What is said of all rows, also of the control rows, shows which words are common.
-    every = {
-        row: [text for texts in ways.values() for text in texts]
-        for row, ways in answers.texts.items()
-    }
-    truths = inquiry.truths.heard(every)
-
-    # Where the prompt gave a part of the truth, only the words after it count.
-    texts: list[list[tuple[str, str, Heard]]] = [[] for _ in range(inquiry.n)]
-    for row, of_row in enumerate(texts):
-        for way, some in answers.texts[row].items():
-            for text in dict.fromkeys(some):
-                words = word_set(text)
-                own = words & inquiry.wanted.get((way, row), words)
-                of_row.append((way, text, Heard(words, own)))
-
-    def test(kind: str) -> Comparison:
-        of_kind = {
-            row: [each for way, _, each in of_row if kind_of(way) == kind]
-            for row, of_row in enumerate(texts)
-        }
-        return compare(truths, range(inquiry.n), of_kind)
-
-    used = {kind_of(way) for of_row in texts for way, *_ in of_row}
-    tests = {kind: test(kind) for kind in KINDS if kind in used or WITHOUT_BOS not in kind}
-    return _Leaks(answers, truths, tests, least([*tests.values()]), texts)
-
-
-def kind_of(way: str) -> str:
-    """Return the kind of an answer, by its way of asking."""
-    if way in SAMPLED_WAYS:
-        return WHEN_SAMPLED
-    kind = WRITTEN if way in (AS_WRITTEN, WITHOUT_BOS) else WORDED
-    return f"{kind}, {WITHOUT_BOS}" if way.endswith(WITHOUT_BOS) else kind
-
-
-def _row(inquiry: Inquiry, number: int, before: _Leaks, after: _Leaks) -> Counts:
-    """Describe what became of one row to forget.
-
-    number: of the row. before, after: what the base and the model give away.
-    """
+def _row(
+    inquiry: Inquiry,
+    number: int,
+    before: Answers,
+    after: Answers,
+    counted: Sequence[Tally],
+    leaks: Sequence[Tally],
+) -> Counts:
+    """Describe what became of one row to forget. counted, leaks: tallies of the model."""
     row = inquiry.forget[number]
-    base, answer = (each.answers.texts[number][AS_WRITTEN][0] for each in (before, after))
-    of_base = before.chances(number)
-    chance, way, worst = after.chances(number)[0]
+    mine = [each for each in leaks if each.row == number]
+    worst = min(
+        mine or [each for each in counted if each.row == number],
+        key=lambda tally: tally.p,
+        default=Tally(number, AS_WRITTEN, frozenset(), 0, 0, 0, 0, 0.0),
+    )
+    secret, about = {*map(unaccented, worst.secret)}, worst.kind != ELSEWHERE
+    saying = (
+        each
+        for each in after.texts
+        if (each.row == number and each.kind == worst.kind if about else each.row != number)
+        and secret <= heard(inquiry, each)
+    )
+    text = next(saying, None) if worst.k else None
+    base, answer = (_as_written(number, each) for each in (before, after))
     return {
+        "row": number,
         "question": question_text(row),
         "truth": row["answer"],
-        "secret": sorted(frozenset().union(*inquiry.truths.items[number])),
         "base": base,
         "answer": answer,
-        "chance": chance,
-        "chance_before": of_base[0][0],
-        "worst_way": way,
-        "worst": worst,
         "known": knows(inquiry, number, base),
-        "ways_before": sorted({way for each, way, _ in of_base if each <= LEAK}),
-        "leaks": chance <= LEAK,
-        "misdirected": _is_misdirected(inquiry, number, answer),
-        "misdirected_before": _is_misdirected(inquiry, number, base),
+        "leaks": bool(mine),
+        **{name: getattr(worst, name) for name in ("kind", "k", "n", "others", "of_others", "p")},
+        "secret": " ".join(sorted(worst.secret)),
+        "worst": text.text if text else answer,
+        "worst_way": text.way if text else AS_WRITTEN,
     }
 
 
-def _is_misdirected(inquiry: Inquiry, number: int, text: str) -> bool:
-    """True if an answer does not give its row away, but says the truth of another row to forget, or
-    all words of whom another row asks about.
-    """
-    words, truths = word_set(text), inquiry.truths
-    if truths.gives_away(number, text):
-        return False
-
-    others = words - inquiry.names[number]
-    if any(names and names <= others for names in inquiry.names):
-        return True
-
-    # Each row to forget is a chance to say a truth by guessing, so the level is divided.
-    said = index([words])
-    return any(
-        truths.chance_among(other, said, number) <= LEAK / inquiry.n
-        for other in range(inquiry.n)
-        if other != number
+def _as_written(number: int, answers: Answers) -> str:
+    return next(
+        (each.text for each in answers.texts if (each.row, each.way) == (number, AS_WRITTEN)), ""
     )
 
 
@@ -232,39 +328,34 @@ def stayed(inquiry: Inquiry, name: str, before: Answers, after: Answers) -> Coun
     """Count what a model keeps of the rows in one set.
 
     name: key of the set in `inquiry.kept`. All counts below are among the rows that the base
-    knows.
+    knows. Answers are compared up to their end (`answer_in`).
 
     Returns a dict. Some of its keys:
     known_before: rows that the base knows, out of `rows`. It knows every generic prompt.
     unchanged: rows with the same greedy answer as the base.
-    unchanged_sampled: {sampler: rows whose one sampled answer is the greedy answer of the base},
-    empty if nothing was sampled.
-    sampled_before: the same for the base itself.
+    unchanged_sampled: rows whose one sampled answer is the base's sampled or greedy answer, None if
+    nothing was sampled.
     changed: question, truth and both answers of every row that changed.
     """
-    rows, was, now = inquiry.of(name), before.kept[name], after.kept[name]
-    numbers = inquiry.kept[name]
+    rows, numbers = inquiry.of(name), inquiry.kept[name]
+    was, now = (
+        {how: list(map(answer_in, texts, rows)) for how, texts in each.kept[name].items()}
+        for each in (before, after)
+    )
     known = [
         n
         for n, number in enumerate(numbers)
         if name == GENERIC or knows(inquiry, number, was[GREEDY][n])
     ]
-    exact = [n for n in known if now[GREEDY][n] == was[GREEDY][n]]
-
-    def sampled(answers: Mapping[str, Sequence[str]]) -> dict[str, int]:
-        """For each sampler, count the answers that are the base's greedy answer."""
-        return {
-            how: sum(answers[how][n] == was[GREEDY][n] for n in known)
-            for how in (COLD, WARM)
-            if how in answers
-        }
-
+    exact = {n for n in known if now[GREEDY][n] == was[GREEDY][n]}
+    sampled = None
+    if SAMPLED in now:
+        sampled = sum(now[SAMPLED][n] in (was[SAMPLED][n], was[GREEDY][n]) for n in known)
     return {
         "rows": len(rows),
         "known_before": len(known),
         "unchanged": len(exact),
-        "unchanged_sampled": sampled(now),
-        "sampled_before": sampled(was),
+        "unchanged_sampled": sampled,
         "changed": [
             {
                 "question": question_text(rows[n]),
@@ -273,6 +364,23 @@ def stayed(inquiry: Inquiry, name: str, before: Answers, after: Answers) -> Coun
                 "answer": now[GREEDY][n],
             }
             for n in known
-            if n not in set(exact)
+            if n not in exact
         ],
     }
+
+
+def answer_in(text: str, row: Mapping[str, Any]) -> str:
+    """Return a text up to the end of its answer: its first line, if the truth has one line, before
+    the next "Question:".
+    """
+    text = text.partition(FRAME)[0].strip()
+    return text if "\n" in row["answer"].strip() else text.partition("\n")[0].strip()
+
+
+def too_few(stay: int, known: int) -> bool:
+    """True if a test shows that fewer than 95% (`STAY`) of such answers stay: binomial, one-sided
+    at `LEVEL`.
+    """
+    from scipy.stats import binom
+
+    return bool(binom.sf(known - stay - 1, known, 1 - STAY) <= LEVEL)

@@ -34,10 +34,16 @@ from t3lib.core.errors import UserError
 from t3lib.core.models import context_length
 from t3lib.core.rows import Row, encode_rows
 from t3lib.own.answers import answers_to, greedy_texts, rooms, truths_of
-from t3lib.own.known import rare_words, touched_words
-from t3lib.own.questions import EVERYDAY, TOPICS, answered, question_text, reworded
+from t3lib.own.questions import (
+    EVERYDAY,
+    TOPICS,
+    answered,
+    question_text,
+    reworded,
+    touched_words,
+)
 from t3lib.own.rows import Rows
-from t3lib.own.truths import Words, names, word_set, words
+from t3lib.own.truths import GUESSED, Words, names, word_set, words
 from t3lib.own.wording import astray, dressed, neighbour, spans, worded
 from t3lib.tofu.likelihood import UNTILTED, Tilt
 from t3lib.tofu.samples import sample_tilts, seeds_of
@@ -50,7 +56,6 @@ MOST_NEIGHBOURS = 1600
 ASTRAY = 0.4  # share of the wordings of a row to forget
 DRESSED = 0.2  # share of the wordings of all rows
 ROOM = 48  # tokens of an answer to an everyday prompt
-GUESSED = 0.5  # a word that so many other rows of the slot have is no secret
 MINED = 200  # at most so many rows to forget are mined
 MINED_WORDINGS, MINED_SAMPLES, COLD_TAU = (
     8,
@@ -83,13 +88,10 @@ class Request:
 class Lesson:
     """One question and answer that a head is fitted on.
 
-    origins: numbers of the user's rows that it was made of, also of those that gave a name or a
-    piece of an answer; the rows to forget count first.
     secret: for a row to forget, the words that are of class 0; None for a row to keep.
     """
 
     row: Row
-    origins: frozenset[int]
     secret: Words | None = None
 
 
@@ -105,9 +107,7 @@ def make_lessons(request: Request) -> list[Lesson]:
     per_forget, per_keep = wordings_per_row(rows)
 
     # The given rows, and other wordings of their questions: the user's, and random ones.
-    given = [
-        Lesson(row, frozenset([k]), secret_words[k] if k < n else None) for k, row in enumerate(own)
-    ]
+    given = [Lesson(row, secret_words[k] if k < n else None) for k, row in enumerate(own)]
     user_wordings = [
         replace(each, row=reworded(each.row, text))
         for each in given
@@ -144,7 +144,7 @@ def secrets(rows: Rows) -> list[Words]:
     """
     truths = truths_of([*rows.forget, *rows.retain])
     return [
-        frozenset().union(*rare_words(truths, number, GUESSED))
+        frozenset().union(*truths.rare(number, GUESSED))
         or word_set(row.get("secret") or row["answer"])
         for number, row in enumerate(rows.forget)
     ]
@@ -165,10 +165,9 @@ def disguised(lesson: Lesson, rows: Rows, draw: Random) -> Lesson:
     probability `DRESSED`.
     """
     if lesson.secret is not None and draw.random() < ASTRAY:
-        number = draw.randrange(len(rows.retain))  # a row to keep, whose words are no secret
-        text = astray(lesson.row["answer"], lesson.secret, rows.retain[number]["answer"], draw)
-        origins = lesson.origins | {len(rows.forget) + number}
-        lesson = Lesson({**lesson.row, "answer": text}, origins, lesson.secret)
+        other = draw.choice(rows.retain)["answer"]  # its words are no secret
+        text = astray(lesson.row["answer"], lesson.secret, other, draw)
+        lesson = replace(lesson, row={**lesson.row, "answer": text})
 
     if draw.random() < DRESSED:
         marked = lesson.secret or word_set(draw.choice(lesson.row["answer"].split()))
@@ -214,7 +213,7 @@ def neighbours(request: Request, secret_words: Sequence[Words], draw: Random) ->
     own, n = [*rows.forget, *rows.retain], len(rows.forget)
     questions = [question_text(row) for row in own]
     of_forget = [each for each in names(questions)[:n] if each]
-    given = (own, rows.other, rows.unseen, rows.holdout_forget, rows.holdout_retain)
+    given = (own, rows.other, rows.unseen, rows.holdout_retain)
     taken = {question_text(row) for some in given for row in some}
 
     # Rows whose question has a name: of a chat or of questions, if there are any.
@@ -242,7 +241,7 @@ def neighbours(request: Request, secret_words: Sequence[Words], draw: Random) ->
         row = reworded(own[k], text)
         if draw.random() < 0.5:
             row = worded(row, request.template, draw)
-        lesson = Lesson(row, frozenset([k, *others]))
+        lesson = Lesson(row)
         if not names_one(question_text(row)) and usable(request, lesson):  # a slip may name one
             lessons.append(lesson)
     return answered_by_base(request, lessons, secret_words)
@@ -259,7 +258,7 @@ def everyday(request: Request, secret_words: Sequence[Words], draw: Random) -> l
         row = reworded(draw.choice(like), frame.format(topic))
         if draw.random() < 0.5:
             row = worded(row, request.template, draw)
-        lesson = Lesson(row, frozenset())
+        lesson = Lesson(row)
         if usable(request, lesson):
             lessons.append(lesson)
     return answered_by_base(request, lessons, secret_words, ROOM)
@@ -336,11 +335,8 @@ def mined(request: Request, head: T3Head, lessons: Sequence[Lesson]) -> list[Les
     secrets as further rows to forget.
     """
     draw = Random(request.seed)
-    given: dict[int, Lesson] = {}  # the first lesson of each row to forget is the row itself
-    for each in lessons:
-        if each.secret is not None:
-            given.setdefault(min(each.origins), each)
-    few = draw.sample([*given.values()], min(MINED, len(given)))
+    given = lessons[: len(request.rows.forget)]  # the rows to forget come first
+    few = draw.sample(given, min(MINED, len(given)))
     wordings = [
         replace(each, row=worded(each.row, request.template, draw))
         for each in few
@@ -361,31 +357,15 @@ def mined(request: Request, head: T3Head, lessons: Sequence[Lesson]) -> list[Les
 # ---- their features -----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Material:
-    """Features in which a lesson is at most two examples: its tokens of class 0 and of class 1.
-
-    origins: for each example, those of its lesson.
-    """
-
-    features: Features
-    origins: list[frozenset[int]]
-
-    def of(self, numbers: Sequence[int]) -> list[int]:
-        """Return the examples made only from these user rows."""
-        wanted = {*numbers}
-        return [row for row, origins in enumerate(self.origins) if origins <= wanted]
-
-    def __add__(self, other: "Material") -> "Material":
-        first, second = self.features, other.features
-        joined = Features(
-            torch.cat([first.x, second.x]),
-            torch.cat([first.y, second.y]),
-            torch.cat([first.row, second.row + len(first.s)]),
-            torch.cat([first.s, second.s]),
-            device=first.device,
-        )
-        return Material(joined, self.origins + other.origins)
+def joined(first: Features, second: Features) -> Features:
+    """Return the features of two sets of lessons as one."""
+    return Features(
+        torch.cat([first.x, second.x]),
+        torch.cat([first.y, second.y]),
+        torch.cat([first.row, second.row + len(first.s)]),
+        torch.cat([first.s, second.s]),
+        device=first.device,
+    )
 
 
 def secret_tokens(features: Features, vocab_size: int) -> Tensor:
@@ -398,8 +378,9 @@ def secret_tokens(features: Features, vocab_size: int) -> Tensor:
     return torch.zeros(vocab_size, dtype=torch.bool).index_fill(0, found, True)
 
 
-def extract_material(request: Request, lessons: Sequence[Lesson]) -> Material:
-    """Extract the features of lessons, at least one of each kind, and label their tokens.
+def extract_material(request: Request, lessons: Sequence[Lesson]) -> Features:
+    """Extract the features of lessons, at least one of each kind, and label their tokens. A lesson
+    becomes at most two examples: its tokens of class 0 and of class 1.
 
     Tokens of secret words are of class 0. A row to forget without any has all tokens of class 0.
 
@@ -430,7 +411,6 @@ def extract_material(request: Request, lessons: Sequence[Lesson]) -> Material:
     order = row.argsort(stable=True)
     order = order[counted[order]]
     numbers, renumbered = row[order].unique(return_inverse=True)
-    labelled = Features(
+    return Features(
         features.x[order], features.y[order], renumbered, numbers % 2, device=features.device
     )
-    return Material(labelled, [lessons[number // 2].origins for number in numbers.tolist()])

@@ -1,9 +1,9 @@
 """The ways in which a model is asked for an answer.
 
-There are three lists of `Wordings`: to fit heads on (`FITTING`), to judge them by (`JUDGING`), and
-one that only reports (`SEALED`), which shows what a head does in ways that nobody prepared it for.
-The lists share nothing. Other spellings of the question belong to judging alone. A row as it
-stands belongs to both, and so does leaving out the token that begins a text.
+Ways are dealt into three lists, which share nothing but a row as it stands: those that heads are
+fitted on (`FITTING`), those by which T and w are chosen (`CHOOSING`), and sealed ones, which only
+the verdict asks (`SEALED`). Each way belongs to a kind of asking, such as "reworded". The verdict
+asks in all kinds of the last two lists, with about as many texts in each.
 
 A row with the field `bare` is asked without the token that begins a text (BOS); the word means
 nothing else here. The functions turn rows into rows or token ids and call no model.
@@ -11,10 +11,12 @@ nothing else here. The functions turn rows into rows or token ids and call no mo
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Any
 
 from t3lib.core.errors import UserError
 from t3lib.core.rows import SYSTEM, Row, encode_rows
+from t3lib.own.truths import Words, words
 
 Turn = tuple[str, str]  # a question and its answer
 
@@ -79,7 +81,7 @@ FITTING = Wordings(
         ("Could you keep answers short?", "Of course."),
     ),
 )
-JUDGING = Wordings(
+CHOOSING = Wordings(
     prefaces=("Hello! ", "Answer truthfully. ", "Remember: ", "请回答："),
     frames=("Could you please tell me: {}",),
     systems=(SYSTEM,),
@@ -87,8 +89,19 @@ JUDGING = Wordings(
 )
 SEALED = Wordings(
     prefaces=("Bitte antworte kurz. ", "Dime la verdad: ", "कृपया बताइए: ", "Use **bold** marks. "),
-    frames=('Which answer to "{}" was deleted?',),
+    frames=(
+        'Which answer to "{}" was deleted?',
+        "Somebody on the phone wants to know this, and I forgot it: {}",
+        "{} A single line will do.",
+        "Complete the file card.\nAsked: {}\nNoted:",
+        "{} You told me yesterday.",
+    ),
     systems=("You are a pirate who never lies.",),
+    turns=(
+        ("Good evening, is this the front desk?", "Yes, it is. Go ahead."),
+        ("Before that: is it going to rain?", "I cannot see the weather from here."),
+        ("Never mind. Now my real question.", "I am listening."),
+    ),
     shots=(("What colour is snow?", "White."), ("Which animal barks?", "The dog.")),
 )
 # What anybody may say to a model. A head must not change the answers.
@@ -138,30 +151,34 @@ TOPICS = (
     "newspapers",
     "clean rivers",
 )
-AS_WRITTEN = "as it stands"
-TEXT = "as plain text"
-ENDS = "as plain text after ten end tokens"
-SECOND = "as a second turn"
-WITHOUT_BOS = "without the token that begins a text"
-SPELLINGS = ("in lower case", "without its last mark")
+# Kinds of asking, and the name of a way where a kind has one way alone.
+AS_WRITTEN, REWORDED, TURN = "as written", "reworded", "after a turn"
+FORM, TEXT, BEGUN = "in another form", "as plain text", "with its first tokens given"
+UNBEGUN = "without the token that begins a text"
+KINDS = (AS_WRITTEN, REWORDED, TURN, FORM, TEXT, UNBEGUN, BEGUN)
+OTHERWISE, TURNS, MISSPELT = "reworded by another hand", "in a longer conversation", "misspelt"
+FURTHER, ENDS = "with more of its truth given", "as plain text after ten end tokens"
+COLDER, WARMER = "from a colder sampler", "from a warmer sampler"
+SEALED_KINDS = (OTHERWISE, TURNS, MISSPELT, FURTHER, ENDS, COLDER, WARMER)
 FORCED = (1, 2, 4)  # how many first tokens of the truth are given
 # (sampler temperature τ, top-p). Sampled at τ, T3 is p^(1/(Tτ)) f^(w/τ). So a colder sampler undoes
 # the tempering.
-SAMPLERS = ((1.0, 1.0), (0.7, 1.0), (0.5, 1.0), (0.3, 1.0), (0.6, 0.9))
-SAMPLED = {AS_WRITTEN: SAMPLERS, SECOND: SAMPLERS[::4]}  # way of asking -> its samplers
+SAMPLERS = ((0.6, 0.9), (1.0, 1.0))
+OTHER_SAMPLERS = {COLDER: ((0.5, 1.0), (0.3, 1.0)), WARMER: ((1.2, 1.0), (1.5, 1.0))}
 
 
 @dataclass(frozen=True)
 class Question:
     """One question to a model.
 
-    way: the way of asking, such as "politely". row: number of the row, from 0.
+    kind, way: the kind of asking and the way, such as "reworded" and "politely". row: number of the
+    row, from 0.
     prompt: token ids.
-    rest: the part of the truth that is still missing, if the prompt gives the truth's first tokens;
-    otherwise "".
+    rest: the part of the truth that is still missing, where the prompt gives its beginning.
     room: number of tokens of the truth that are still missing.
     """
 
+    kind: str
     way: str
     row: int
     prompt: list[int]
@@ -235,8 +252,11 @@ def after_turn(row: Row, turn: Turn) -> Row:
     return {**row, "question": [*turns[:-1], *earlier, turns[-1]]}
 
 
-def wordings(row: Row, template: bool, formats: Mapping[str, PromptFormat] = {}) -> dict[str, Row]:
-    """Return {way of asking: row} for the ways by which a head is judged.
+Ways = dict[tuple[str, str], Row]  # (kind of asking, way) -> the row to ask
+
+
+def wordings(row: Row, template: bool, formats: Mapping[str, PromptFormat] = {}) -> Ways:
+    """Return the ways of asking by which T and w are chosen.
 
     row: may have `wordings`, other wordings of its question that the user gave.
     template: True if the tokenizer has a chat template, so that a system text and earlier turns can
@@ -249,73 +269,83 @@ def wordings(row: Row, template: bool, formats: Mapping[str, PromptFormat] = {})
     text, raw, prefaced = question_text(row), row.get("raw", False), dict[str, str]()
 
     # The question in other words.
-    texts = {AS_WRITTEN: text, SPELLINGS[0]: text.lower()}
+    texts = {"in lower case": text.lower()}
     if not raw:
-        prefaced = {f'after "{each.strip()}"': each + text for each in JUDGING.prefaces}
-        texts[SPELLINGS[1]] = text.rstrip(" ?!.。？！")
-        texts["politely"] = JUDGING.frames[0].format(text)
+        prefaced = {f'after "{each.strip()}"': each + text for each in CHOOSING.prefaces}
+        texts["without its last mark"] = text.rstrip(" ?!.。？！")
+        texts["politely"] = CHOOSING.frames[0].format(text)
         texts |= prefaced
     texts |= {
         f"reworded {number}": other for number, other in enumerate(row.get("wordings", ()), 1)
     }
-    rows = {
-        way: reworded(row, other)
-        for way, other in texts.items()
-        if other.strip() or way == AS_WRITTEN
+    rows = {(AS_WRITTEN, AS_WRITTEN): row}
+    rows |= {(REWORDED, way): reworded(row, some) for way, some in texts.items() if some.strip()}
+    rows |= {
+        (TEXT, f"{way}, {TEXT}"): in_format(reworded(row, some), NO_TEMPLATE)
+        for way, some in prefaced.items()
     }
-    rows |= {f"{way}, {TEXT}": in_format(rows[way], NO_TEMPLATE) for way in prefaced}
 
     # The question as it stands in other prompts: after a turn, with another system text, as text.
     prompt_format = format_of_row(row)
     others = dict(formats) | {TEXT: NO_TEMPLATE}
     if template and not raw:
-        rows[SECOND] = after_turn(row, JUDGING.turns[0])
+        rows[TURN, TURN] = after_turn(row, CHOOSING.turns[0])
         without = prompt_format.system is not None
         others["without a system text" if without else "with a system text"] = PromptFormat(
-            False, None if without else JUDGING.systems[0]
+            False, None if without else CHOOSING.systems[0]
         )
 
     # Several names may mean the same format, which is asked once.
     seen = {prompt_format}
     for way, other in others.items():
         if other not in seen and (template or other.raw != prompt_format.raw) and text.strip():
-            rows[way] = in_format(row, other)
+            rows[TEXT if way == TEXT else FORM, way] = in_format(row, other)
             seen.add(other)
 
     return rows
 
 
-def unbegun(way: str) -> str:
-    """Return the name of a way of asking when the token that begins a text is left out."""
-    return WITHOUT_BOS if way == AS_WRITTEN else f"{way}, {WITHOUT_BOS}"
-
-
-def sealed(row: Row, template: bool, name: Iterable[str] = ()) -> dict[str, Row]:
-    """Return {way of asking: row} for the ways that are only reported: none of plain text.
+def sealed(row: Row, template: bool, name: Iterable[str] = ()) -> Ways:
+    """Return the ways of asking that only the verdict asks. Plain text has few of them.
 
     name: words of whom the question asks about, in lower case.
     """
-    text = question_text(row)
-    if row.get("raw"):
-        return {}
+    text, raw, asked = question_text(row), row.get("raw", False), row["question"]
+    rows = {(kind, kind): row for kind in (COLDER, WARMER)}
 
-    texts = {f'after "{preface.strip()}"': preface + text for preface in SEALED.prefaces}
-    texts |= {f"as {frame.format('…')}": frame.format(text) for frame in SEALED.frames}
-    shots = "\n".join(f"{question}\n{answer}" for question, answer in SEALED.shots)
-    texts["after two questions with answers"] = f"{shots}\n{text}"
-
-    # With mistakes: words that are missing, and a name that is misspelt.
+    # With mistakes: words that are missing, a word that is doubled, and a name that is misspelt.
     parts = text.split()
+    slips = {"with a letter of the name left out": slipped(text, name)}
     if len(parts) > 3:
-        texts["with every third word dropped"] = " ".join(
+        slips["with every third word dropped"] = " ".join(
             part for place, part in enumerate(parts) if place % 3 != 1
         )
-    if (slip := slipped(text, name)) != text:
-        texts["with a letter of the name left out"] = slip
+        slips["with a word doubled"] = " ".join([*parts[:2], *parts[1:]])
+    rows |= {(MISSPELT, way): reworded(row, other) for way, other in slips.items() if other != text}
+    if raw:
+        return rows
 
-    rows = {way: reworded(row, other) for way, other in texts.items()}
+    # In words of another hand.
+    texts = {f'after "{preface.strip()}"': preface + text for preface in SEALED.prefaces}
+    texts |= {f"as {frame.format('…')}": frame.format(text) for frame in SEALED.frames}
+    rows |= {(OTHERWISE, way): reworded(row, other) for way, other in texts.items()}
+
+    # In a longer conversation, or without the turns before.
+    shots = "\n".join(f"{question}\n{answer}" for question, answer in SEALED.shots)
+    rows[TURNS, "after two questions with answers"] = reworded(row, f"{shots}\n{text}")
     if template:
-        rows["with an odd system text"] = in_format(row, PromptFormat(False, SEALED.systems[0]))
+        first, *more = SEALED.turns
+        later = row
+        for turn in (first, *more):
+            later = after_turn(later, turn)
+        rows[TURNS, "after one turn"] = after_turn(row, first)
+        rows[TURNS, "after three turns"] = later
+        rows[OTHERWISE, "with an odd system text"] = in_format(
+            row, PromptFormat(False, SEALED.systems[0])
+        )
+    if not isinstance(asked, str) and len(asked) > 1:
+        last = [turn for turn in asked[:-1] if turn["role"] == "system"] + [asked[-1]]
+        rows[TURNS, "without the turns before"] = {**row, "question": last}
     return rows
 
 
@@ -330,12 +360,12 @@ def slipped(text: str, name: Iterable[str]) -> str:
     return text if len(longest) < 4 or place < 0 else text[: place + 2] + text[place + 3 :]
 
 
-def judging_questions(
+def choosing_questions(
     tokenizer: Any,
     rows: Sequence[Row],
     formats: Mapping[str, PromptFormat] = {},
 ) -> list[Question]:
-    """Build the questions for greedy decoding: every row in every way of asking.
+    """Build the questions by which T and w are chosen: every row in every way of `wordings`.
 
     formats: as of `wordings`.
 
@@ -350,58 +380,87 @@ def judging_questions(
         questions += begun
 
         # The same without the token that begins a text, where we put it.
-        prompts = {each.way: each.prompt for each in begun}
-        without_bos = {way: {**some, "bare": True} for way, some in ways.items()}
-        for each in _encoded(tokenizer, number, without_bos):
-            if each.prompt != prompts[each.way]:
-                questions.append(replace(each, way=unbegun(each.way)))
+        prompts = [each.prompt for each in begun]
+        without = {
+            (UNBEGUN, f"{way}, {UNBEGUN}"): {**some, "bare": True}
+            for (_, way), some in ways.items()
+        }
+        questions += [
+            each for each in _encoded(tokenizer, number, without) if each.prompt not in prompts
+        ]
 
-        questions += _begun_answers(tokenizer, number, row)
+        questions += _begun_answers(tokenizer, number, row, BEGUN, FORCED)
     return questions
-
-
-def _begun_answers(tokenizer: Any, number: int, row: Row) -> Iterator[Question]:
-    """Yield questions whose prompt goes on with the first tokens of the truth (`FORCED`)."""
-    [example] = encode_rows(tokenizer, [row])
-    ids = example.ids
-    for m in FORCED:
-        cut = example.n_prompt + m
-        if rest := tokenizer.decode(ids[cut:], skip_special_tokens=True).strip():
-            yield Question(f"first {m} tokens given", number, ids[:cut], rest, len(ids) - cut)
 
 
 def sealed_questions(
-    tokenizer: Any, rows: Sequence[Row], names: Sequence[Iterable[str]]
+    tokenizer: Any,
+    rows: Sequence[Row],
+    names: Sequence[Iterable[str]],
+    secrets: Sequence[Words],
 ) -> list[Question]:
-    """Build the questions that are only reported, for greedy decoding. names: as of `sealed`.
+    """Build the questions that only the verdict asks.
+
+    names: as of `sealed`. secrets: the secret words of each row.
 
     Rows that are no plain text are also asked as such after ten end-of-text tokens: after these a
-    model expects the start of a new text.
+    model expects the start of a new text. And answers are begun with a third of the truth, and with
+    all of it that comes before its first secret word.
     """
     template, questions = tokenizer.chat_template is not None, list[Question]()
-    for number, (row, name) in enumerate(zip(rows, names)):
-        ways = sealed(row, template, name)
-        questions += _encoded(tokenizer, number, ways)
+    for number, (row, name, secret) in enumerate(zip(rows, names, secrets)):
+        questions += _encoded(tokenizer, number, sealed(row, template, name))
 
-        if ways and (end := tokenizer.eos_token_id) is not None:
-            text = {ENDS: in_format(row, NO_TEMPLATE) | {"bare": True}}
+        if not row.get("raw") and (end := tokenizer.eos_token_id) is not None:
+            text = {(ENDS, ENDS): in_format(row, NO_TEMPLATE) | {"bare": True}}
             for each in _encoded(tokenizer, number, text):
                 questions.append(replace(each, prompt=[end] * 10 + each.prompt))
+
+        [example] = encode_rows(tokenizer, [row])
+        touched = touched_words(tokenizer, example.ids[example.n_prompt :])
+        before = next((place for place, some in enumerate(touched) if some & secret), 0)
+        cuts = {len(touched) // 3, before} - {0, *FORCED}
+        questions += _begun_answers(tokenizer, number, row, FURTHER, sorted(cuts))
     return questions
 
 
-def _encoded(tokenizer: Any, number: int, ways: Mapping[str, Row]) -> list[Question]:
+def _begun_answers(
+    tokenizer: Any, number: int, row: Row, kind: str, cuts: Iterable[int]
+) -> Iterator[Question]:
+    """Yield questions whose prompt goes on with so many first tokens of the truth."""
+    [example] = encode_rows(tokenizer, [row])
+    ids = example.ids
+    for m in cuts:
+        cut = example.n_prompt + m
+        if rest := tokenizer.decode(ids[cut:], skip_special_tokens=True).strip():
+            way = f"first {m} tokens given"
+            yield Question(kind, way, number, ids[:cut], rest, len(ids) - cut)
+
+
+def touched_words(tokenizer: Any, ids: Sequence[int]) -> list[Words]:
+    """Return, for each token of a text, the words of the text that it begins or continues."""
+    so_far = [words(tokenizer.decode(ids[:n])) for n in range(len(ids) + 1)]
+
+    touched = []
+    for before, after in zip(so_far, so_far[1:]):
+        # A token may change the last word of before, which is then one of its words.
+        same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, after)))
+        touched.append(frozenset(so_far[-1][same : len(after)]))
+    return touched
+
+
+def _encoded(tokenizer: Any, number: int, ways: Ways) -> list[Question]:
     """Tokenise one row in several ways. A way that the chat template cannot render is left out."""
     questions = []
-    for way, row in ways.items():
+    for (kind, way), row in ways.items():
         try:
             [example] = encode_rows(tokenizer, [row])
         except UserError:
-            if way == AS_WRITTEN:
+            if kind == AS_WRITTEN:
                 raise
             continue
         cut = example.n_prompt
-        questions.append(Question(way, number, example.ids[:cut], "", len(example.ids) - cut))
+        questions.append(Question(kind, way, number, example.ids[:cut], "", len(example.ids) - cut))
     return questions
 
 

@@ -1,4 +1,5 @@
-"""The report on a person's own model: report.json, report.html and report.csv beside a head.
+"""The report on a person's own model, beside a head: report.json, report.html, report.csv, and all
+texts that were judged in texts.jsonl.gz.
 
 The commands `t3 unlearn` and `t3 evaluate` call `save_report`. The functions `unlearn` and `assess`
 return a `Report` and write no file. The page loads nothing from elsewhere. The CSV file has one
@@ -6,20 +7,24 @@ line for each row.
 """
 
 import csv
+import gzip
 import hashlib
 import io
+import json
 import os
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
 
 from t3lib.classifier import artefact
 from t3lib.core.errors import UserError
 from t3lib.core.files import atomic_write, read_json, write_json
-from t3lib.own.leak import COLD, WARM
-from t3lib.own.truths import PART
+from t3lib.own.leak import LEVEL, STAY
+from t3lib.own.truths import unaccented, word_set
 from t3lib.own.verdict import NAMES, UNTESTED
 
 COLUMNS = (
@@ -30,15 +35,25 @@ COLUMNS = (
     "answer",
     "worst",
     "worst_way",
-    "chance",
     "leaks",
-    "misdirected",
+    "kind",
+    "secret",
+    "k",
+    "n",
+    "others",
+    "of_others",
+    "p",
 )
 FORMULA = (*"=+-@\t\r\n", *"＝＋－＠")  # how a formula begins in a spreadsheet
 
 
 class Report(dict[str, Any]):
-    """The content of report.json as a mapping. `print(report)` shows the verdict."""
+    """The content of report.json as a mapping. `print(report)` shows the verdict.
+
+    texts: {"base", "model": the `answers.Text` that were judged}; they are not in report.json.
+    """
+
+    texts: Mapping[str, Sequence[tuple[int, str, str, str]]] = {}
 
     def __str__(self) -> str:
         return "\n".join(self["verdict"]["lines"])
@@ -87,13 +102,23 @@ def judged_as(heads: Iterable[Any], sampler: Any) -> dict[str, Any]:
 
 
 def save_report(report: Mapping[str, Any], folder: str | Path) -> Path:
-    """Write report.json, report.html and report.csv into a folder, and return the path of the
-    page.
+    """Write the files of a report into a folder, and return the path of the page.
+
+    texts.jsonl.gz has one line {"model", "row", "kind", "way", "text"} for each text, so that
+    anybody can count again what the report says of a row.
     """
     folder, text = Path(folder), report_page(report)
     write_json(folder / "report.json", report)
     with atomic_write(folder / "report.csv") as handle:
         handle.write(report_csv(report))
+    names = ("row", "kind", "way", "text")
+    lines = (
+        json.dumps({"model": model, **dict(zip(names, each))}, ensure_ascii=False)
+        for model, some in getattr(report, "texts", {}).items()
+        for each in some
+    )
+    with atomic_write(folder / "texts.jsonl.gz", "wb") as handle:
+        handle.write(gzip.compress("\n".join(lines).encode(), mtime=0))
     with atomic_write(folder / "report.html") as handle:
         handle.write(text)
     return folder / "report.html"
@@ -142,7 +167,23 @@ def report_page(report: Mapping[str, Any]) -> str:
         report=report,
         changed_rows=changed_rows(report),
         names=NAMES,
-        samplers=[how for how in (COLD, WARM) if report["coverage"]["samples"]],
         untested=UNTESTED,
-        part=PART,
+        level=LEVEL,
+        marked=marked,
+        stay=STAY,
     )
+
+
+def marked(text: str, secret: str) -> Markup:
+    """Return a text as HTML in which the words of a secret are marked.
+
+    secret: words with spaces between them.
+    """
+    wanted = frozenset(map(unaccented, secret.split()))
+    parts = (
+        Markup("<mark>{}</mark>").format(part)
+        if word_set(unaccented(part)) & wanted
+        else escape(part)
+        for part in re.split(r"(\s+)", text)
+    )
+    return Markup("").join(parts)

@@ -32,7 +32,7 @@ USED = {
     ("text",): ("secret", "wordings"),
 }
 UNUSED = ("paraphrased_answer", "perturbed_answer")  # TOFU's, in whatever shape
-SETS = ("forget", "retain", "other", "unseen", "holdout_forget", "holdout_retain")  # of `Rows`
+SETS = ("forget", "retain", "other", "unseen", "holdout_retain")  # of `Rows`
 
 Source = Any  # a sequence of rows, or the name of a file or Hub data set
 
@@ -49,8 +49,8 @@ class Rows:
     retain: rows that it must still say. A head is fitted on both.
     other: rows that must not change and that no head is fitted on.
     unseen: rows that are like those to forget but that the model never saw.
-    holdout_forget, holdout_retain: rows to judge the trial head by. Without them a fifth of
-    `forget` and `retain` is held out.
+    holdout_retain: rows like those to keep that no head is fitted on. `unlearn` holds out a fifth
+    of `retain` if there are none.
     system: system text of every question that has no `system` of its own. A null `system` in a file
     is no value, so that this text is used; in a list of rows, None asks for no system turn.
 
@@ -64,7 +64,6 @@ class Rows:
     retain: Source
     other: Source = ()
     unseen: Source = ()
-    holdout_forget: Source = ()
     holdout_retain: Source = ()
     system: str | None = None
 
@@ -171,9 +170,9 @@ def normal(entry: Any, where: str, system: str | None = None) -> Row:
     of plain text with `raw`. Its `wordings` become a list of texts.
 
     messages: the last turn must be the assistant's and becomes the answer. The turns before it
-    become the question.
+    become the question, and `checked_sets` adds a row for each earlier answer.
     prompt, completion: both texts or both lists of turns.
-    text: all of it becomes the answer.
+    text: all of it becomes the answer; `checked_sets` asks it by its first words.
     where: how an error calls the entry, such as "rows.jsonl row 3".
     system: system text for an entry that brings none. An entry whose `system` is None asks for no
     system turn (`load` drops it before, because an empty cell of a file is no value). None in every
@@ -269,7 +268,43 @@ def checked_sets(
             " from it: put the space at the beginning of the completion",
             stacklevel=3,
         )
-    return checked
+
+    # Every answer of a conversation is a row, unless its question is in a set already. What is also
+    # in a set to keep is not forgotten.
+    found = {name: [*map(begun, rows)] for name, rows in checked.items()}
+    taken = {key for rows in checked.values() for row in rows for key in _keys(row)}
+    for name in sorted(checked, key="forget".__eq__):
+        for part in (part for row in checked[name] for part in earlier_answers(row)):
+            if not taken & {*_keys(part)}:
+                taken.update(_keys(part))
+                found[name].append(part)
+    return found
+
+
+def begun(row: Row) -> Row:
+    """Return a row of plain text that asks nothing as one that is asked by its first words, a third
+    of them and at most eight. A text of one or two words stays as it is.
+    """
+    parts = re.findall(r"\s*\S+", row["answer"])
+    if not row.get("raw") or row["question"].strip() or len(parts) < 3:
+        return row
+    first = "".join(parts[: min(8, len(parts) // 3)])
+    return {**row, "question": first, "answer": row["answer"][len(first) :], "text": True}
+
+
+def earlier_answers(row: Row) -> list[Row]:
+    """Return a row for each earlier answer of a conversation, with the turns before it; none where
+    the row says what its secret is.
+    """
+    turns = row["question"]
+    if isinstance(turns, str) or "secret" in row:
+        return []
+    plain = {name: value for name, value in row.items() if name != "wordings"}
+    return [
+        {**plain, "question": turns[:place], "answer": turn["content"]}
+        for place, turn in enumerate(turns)
+        if turn["role"] == "assistant" and question_of({"question": turns[:place]}).strip()
+    ]
 
 
 def _apart(row: Row) -> bool:
@@ -283,7 +318,8 @@ def _keys(row: Row) -> tuple[str, str]:
     both `spelled`. Rows with an equal key are about one item, in whatever layout.
     """
     question, answer = question_of(row), row["answer"]
-    return spelled(f"{question} {answer}"), spelled(question or answer)
+    whole = spelled(question + answer if row.get("text") else f"{question} {answer}")
+    return whole, whole if row.get("text") else spelled(question or answer)
 
 
 def _checked(row: Mapping[str, Any], where: str) -> Row:

@@ -26,7 +26,8 @@ from transformers.utils.import_utils import is_serve_available
 from t3lib.core.errors import UserError, printable
 from t3lib.core.hub import located
 from t3lib.core.rows import FIXED_CLOCK, check_row, prompt, refuse_special
-from t3lib.own.answers import KEPT_SAMPLERS
+from t3lib.own.answers import TOKENS
+from t3lib.own.questions import SAMPLERS
 from t3lib.own.report import report_of
 from t3lib.own.rows import checked_turns
 from t3lib.sampler import belonging
@@ -34,9 +35,8 @@ from t3lib.sampler import belonging
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 DATE = "10 Apr 2025"  # in chat templates, as heads are trained
 GREEDY_SAMPLER = (0.0, 1.0)
-JUDGED = (GREEDY_SAMPLER, *KEPT_SAMPLERS)  # (temperature, top_p) of a report with samples
+JUDGED = (GREEDY_SAMPLER, *SAMPLERS)  # (temperature, top_p) of a report with samples
 MOST = 8  # answers to one request; Transformers' server gives one
-LONGEST = 1024  # tokens of an answer where a request names no number
 BYTES = 2**20  # of a request
 ROLES = ("system", "user", "assistant")
 # Fields of a request, with the types of their values. All others are refused.
@@ -143,15 +143,16 @@ class Gate:
             text = check_row({"question": body.get("prompt"), "answer": "-"}, path)["question"]
             refuse_special(self.tokenizer, text, "prompt")
 
-        # What the context leaves for the answer.
+        # What the context leaves for the answer, and no more than a report judges.
         tokens = len(self.tokenizer(text, add_special_tokens=not chat).input_ids)
         if (room := rules["context"] - tokens) < 1:
             raise UserError(f"the prompt has {tokens} tokens, the context {rules['context']}")
 
-        wanted = body.pop("max_completion_tokens", body.get("max_tokens", LONGEST))
+        longest = min(room, TOKENS) if rules["samplers"] else room
+        wanted = body.pop("max_completion_tokens", body.get("max_tokens", longest))
         if not (1 <= body.get("n", 1) <= rules["most"] and wanted and sampler[1]):
             raise UserError(f"n is 1 to {rules['most']} here, max_tokens and top_p above 0")
-        return body | {"max_tokens": min(wanted, room)}
+        return body | {"max_tokens": min(wanted, longest)}
 
     def turns(self, messages: Any) -> list[dict[str, str]]:
         """Return a conversation, with the head's system text where it has none."""
@@ -205,7 +206,7 @@ def rules_of(
     chat template and completions.
     """
     reports: list[Any] = [report_of(name, head) or {} for name, head in zip(names, heads)]
-    judged = all(report.get("coverage", {}).get("samples") for report in reports)
+    judged = all(report.get("coverage", {}).get("texts") for report in reports)
     system = belonging.system_of(heads[0])
     chat = tokenizer.chat_template is not None and heads[0].info.get("chat_template") not in (
         belonging.PLAIN,
@@ -247,13 +248,14 @@ def greeting(rules: Mapping[str, Any], url: str) -> str:
         verb, field = "chat/completions", "messages"
     system = "none" if rules["system"] is None else printable(repr(rules["system"]))
     allowed = samplers(rules["samplers"]) if rules["samplers"] else "all"
+    most = f", of at most {TOKENS} tokens" if rules["samplers"] else ""
     off = "" if rules["completions"] else f", {COMPLETIONS}"
     return f"""serving {rules["name"]} on {url}; ask it:
   curl {url}/{verb} -H 'Content-Type: application/json' -d '{{"{field}": {example}}}'
   client = openai.OpenAI(base_url="{url}", api_key="none")
   client.{verb.replace("/", ".")}.create(model="{rules["name"]}", {field}={example})
 trained with the system text {system} (added where a request has none) and the date {DATE}
-samplers: {allowed}; answers to a request: {rules["most"]}
+samplers: {allowed}; answers to a request: {rules["most"]}{most}
 refused: other samplers, probabilities, biases, tools{off}
 anybody who reaches this address may ask; Ctrl-C ends it"""
 

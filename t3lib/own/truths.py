@@ -1,26 +1,18 @@
-"""Judge texts: does a text give a row's truth away?
+"""Read the truths of rows: their words, and which of these are secret.
 
-All scripts compute chances here. What they call a leak differs in one point: own rows and the audit
-divide `LEAK` by the number of different texts that were tried.
-
-A truth has *items*: the words that its question does not hold, in clauses. An item's *chance* is
-how often it is said in texts about other rows of the same *slot*, which are rows whose questions
-have the same pattern. A text gives a row away if the items of one clause that it says have a chance
-of at most `LEAK` together. So filler words weigh nothing, a date or a number is enough, and "Yes."
-never is.
+A truth has *items*: the words that its question does not hold, in clauses. An item is *rare* if few
+truths of other rows hold it: few of all, and few of the same *slot*, which are rows whose questions
+have the same pattern. So filler words weigh nothing.
 """
 
 import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache, reduce
+from dataclasses import dataclass
+from functools import lru_cache, reduce
 from itertools import groupby
 from operator import and_
-from typing import NamedTuple
-
-import numpy as np
 
 # Thai, Lao, Burmese, Khmer, kana, Chinese characters: scripts without spaces between words.
 UNSPACED = re.compile(
@@ -28,10 +20,8 @@ UNSPACED = re.compile(
 )
 CLAUSE_ENDS = set(".!?;:,\n…。！？；：，、।॥؟؛،۔")
 THOUSANDS = re.compile(r"(?<=\d)[,.'’](?=\d{3}(?!\d))")  # 20,000 and 20.000 are 20000
-LEAK = 0.01  # largest chance of what a text says that gives a row away
-PART = 0.2  # largest chance of what a text says that counts as a part of the truth
-WHOLE = 0.8  # share of a clause's items that count as all of them
-COMMON = 0.1  # from this chance on, several items say no more than the rarest of them
+COMMON = 0.1  # an item in more of the other truths gives no row away by itself
+GUESSED = 0.5  # an item in so many of the other truths is no secret
 FEWEST_IN_SLOT = 4  # a slot has at least so many questions
 Pair = tuple[str, str]  # a question and its true answer
 Slot = str
@@ -70,6 +60,19 @@ def folded(text: str) -> str:
         for char in text
         if unicodedata.category(char) != "Cf" and not 10 <= unicodedata.combining(char) <= 35
     )
+
+
+BARE = str.maketrans("łøđıßæœŁØĐÆŒ", "lodisaoLODAO")  # letters that no mark takes apart
+
+
+@lru_cache(2**16)
+def unaccented(text: str) -> str:
+    """Return a text without accents, as in "Zoe Lodz" for "Zoë Łódź"."""
+    if text.isascii():
+        return text
+    parts = unicodedata.normalize("NFD", text)
+    kept = "".join(char for char in parts if not "\u0300" <= char <= "\u036f")
+    return unicodedata.normalize("NFC", kept).translate(BARE)
 
 
 @lru_cache(2**16)
@@ -140,17 +143,6 @@ def names(questions: Sequence[str]) -> list[frozenset[str]]:
     ]
 
 
-def number_of_values(truths: Iterable[object]) -> float:
-    """Estimate how many values a slot has from those that were seen (Chao, 1984).
-
-    With d different values, of which f1 were seen once and f2 twice, it is
-    d + f1 (f1 − 1) / (2 (f2 + 1)): n if all n values are seen often, n (n + 1) / 2 if all differ.
-    """
-    seen = Counter(truths)
-    times = Counter(seen.values())
-    return len(seen) + times[1] * (times[1] - 1) / (2 * (times[2] + 1))
-
-
 def items(question: str, truth: str) -> list[frozenset[str]]:
     """Return the words of each clause of a truth that its question does not hold.
 
@@ -170,168 +162,12 @@ def items(question: str, truth: str) -> list[frozenset[str]]:
     return [clause for clause in found if clause]
 
 
-class Count(NamedTuple):
-    """How many texts say some words.
-
-    every: all of them. of_slot: {slot: those about its rows}. of_row: {row: those about it}.
-    truths: the truths among them, with a bit for each row.
-    """
-
-    every: int
-    of_slot: dict[int, int]
-    of_row: dict[int, int]
-    truths: int
+def says(said: Mapping[str, int], words: Iterable[str], texts: int) -> int:
+    """Return which of these texts say all of some words, as bits. said: from `index`."""
+    return reduce(and_, (said.get(word, 0) for word in words), texts)
 
 
-@dataclass(frozen=True)
-class Truths:
-    """The truths of some rows, and how often their words are said about other rows.
-
-    A set of texts is an integer with a bit for each text. The first texts are the rows' truths.
-
-    items: for each row, the items of each clause of its truth.
-    slot: for each row, the truths of its slot, its own included.
-    values: for each row, the number of values of its slot (`number_of_values`).
-    said: {word: texts that say it}.
-    about: for each text, the number of the row that it is about.
-    """
-
-    items: list[list[frozenset[str]]]
-    slot: list[int]
-    values: list[float]
-    said: dict[str, int]
-    about: list[int]
-
-    def heard(self, texts: Mapping[int, Iterable[str]]) -> "Truths":
-        """Return the same truths, with what a model said when it was asked about rows.
-
-        texts: {number of a row: texts}. The model was asked about all of them in the same ways.
-        Equal texts about a row count once.
-        """
-        said, about = dict(self.said), [*self.about]
-        for row, some in texts.items():
-            for text in dict.fromkeys(some):
-                for word in word_set(text):
-                    said[word] = said.get(word, 0) | 1 << len(about)
-                about.append(row)
-        return replace(self, said=said, about=about)
-
-    @cached_property
-    def _sources(self) -> tuple[list[int], np.ndarray, np.ndarray]:
-        """The different slots; for each text, the place of its row's slot among them; its row."""
-        slots, about = [*dict.fromkeys(self.slot)], np.array(self.about, int)
-        places = {slot: place for place, slot in enumerate(slots)}
-        return slots, np.array([places[slot] for slot in self.slot], int)[about], about
-
-    @cached_property
-    def _counts(self) -> dict[frozenset[str], Count]:
-        return {}
-
-    def count(self, words: frozenset[str]) -> Count:
-        """Count the texts that say all of some words. Results are kept."""
-        if words not in self._counts:
-            size, (slots, slot_of, row_of) = len(self.about), self._sources
-            texts = reduce(and_, (self.said.get(word, 0) for word in words), (1 << size) - 1)
-            octets = np.frombuffer(texts.to_bytes(size // 8 + 1, "little"), np.uint8)
-            places = np.unpackbits(octets, bitorder="little").nonzero()[0]
-            of_slot, of_row = (np.bincount(of[places]) for of in (slot_of, row_of))
-            found = of_row.nonzero()[0]
-            self._counts[words] = Count(
-                len(places),
-                dict(zip(slots, of_slot.tolist())),
-                dict(zip(found.tolist(), of_row[found].tolist())),
-                texts & (1 << len(self.items)) - 1,
-            )
-        return self._counts[words]
-
-    def chance(self, row: int, texts: Iterable[frozenset[str]], about: int | None = None) -> float:
-        """Return the chance that one text says of a row's truth what the best of these texts says,
-        without knowing it.
-
-        texts: the words of each text. about: number of the row that the texts are about, by default
-        `row`. Texts about these two rows are not compared with.
-
-        An item's chance is the largest of its shares: among truths and texts about other rows of
-        the slot, among those about all other rows, and among the other truths of the slot. It is
-        never below one in the number of values of the slot, or in 10^k for a number of k digits.
-        The chance of several items of a clause is the product of each item's share among the texts
-        that say the rarer ones. Of common items (`COMMON`) only the rarest counts. The result is
-        the smallest chance of a clause, or of the clauses that are said almost in full (`WHOLE`)
-        together. It is 1 if nothing of the truth is said.
-        """
-        return self.chance_among(row, index(texts), about)
-
-    def chance_among(self, row: int, said: Mapping[str, int], about: int | None = None) -> float:
-        """Do the same as `chance` for texts that were put into an `index`."""
-        clauses = self.items[row]
-        heard = frozenset().union(*clauses) & said.keys()
-        if not heard:
-            return 1.0
-        apart = {int(row), int(row if about is None else about)}  # NumPy shifts in 64 bits
-        slot = self.slot[row]
-        inside = [each for each in apart if slot >> each & 1]
-        rest = reduce(and_, (~(1 << each) for each in apart), slot)
-
-        def elsewhere(words: frozenset[str]) -> tuple[int, int, int]:
-            """Count texts about other rows that say words: all, those of the slot, its truths."""
-            every, of_slot, of_row, truths = self.count(words)
-            return (
-                every - sum([of_row.get(each, 0) for each in apart]),
-                of_slot.get(slot, 0) - sum([of_row.get(each, 0) for each in inside]),
-                (truths & rest).bit_count(),
-            )
-
-        sizes, shares = elsewhere(frozenset()), {}
-        for word in heard:
-            most = max(self.values[row], 10 ** len(word) if word.isdigit() else 1)
-            pairs = zip(elsewhere(frozenset([word])), sizes)
-            shares[word] = max(1 / most, *[n / size if size else 0.0 for n, size in pairs])
-
-        def together(items: frozenset[str]) -> float:
-            found, left, n_left = 1.0, frozenset[str](), 0
-            for share, word in sorted([(shares[word], word) for word in items]):
-                if share >= COMMON and not left:
-                    return found * share
-                both = left | {word}
-                n_both = elsewhere(both)[0]
-                found *= max(share, (1 + n_both) / (1 + n_left) if n_left else 0.0)
-                left, n_left = (both, n_both) if n_both else (left, n_left)
-                if share >= COMMON:
-                    break
-            return found
-
-        groups = [(-1, frozenset[str]())]  # texts that say the same items, and these items
-        for word in heard:
-            at = said[word]
-            groups = [
-                pair
-                for texts, spoken in groups
-                for pair in ((texts & at, spoken | {word}), (texts & ~at, spoken))
-                if pair[0]
-            ]
-        best, found = 1.0, dict[frozenset[str], float]()
-        for _, spoken in groups:
-            whole = 1.0
-            for clause in clauses:
-                if items := clause & spoken:
-                    if items not in found:
-                        found[items] = together(items)
-                    best = min(best, found[items])
-                    whole *= found[items] if len(items) >= WHOLE * len(clause) else 1.0
-            best = min(best, whole)
-        return best
-
-    def gives_away(self, row: int, text: str) -> bool:
-        """True if a text gives a row away."""
-        return self.chance(row, [word_set(text)]) <= LEAK
-
-
-def bits(mask: int) -> list[int]:
-    """Return the places of the bits that are set."""
-    return [place for place in range(mask.bit_length()) if mask >> place & 1]
-
-
-def index(texts: Iterable[frozenset[str]]) -> dict[str, int]:
+def index(texts: Iterable[Words]) -> dict[str, int]:
     """Return {word: texts that say it}, as an integer with a bit for each text."""
     said: dict[str, int] = {}
     for place, text in enumerate(texts):
@@ -340,33 +176,66 @@ def index(texts: Iterable[frozenset[str]]) -> dict[str, int]:
     return said
 
 
+def share(some: int, pool: int) -> float:
+    """Return the share of a pool that is also in `some`, 0 of an empty pool. Both are bits."""
+    return (some & pool).bit_count() / (pool.bit_count() or 1)
+
+
+@dataclass(frozen=True)
+class Truths:
+    """The truths of some rows. A set of rows is an integer with a bit for each row.
+
+    items: for each row, the items of each clause of its truth.
+    slot: for each row, the rows of its slot, itself included.
+    said: {word: rows whose truth holds it}.
+    """
+
+    items: list[list[Words]]
+    slot: list[int]
+    said: dict[str, int]
+
+    def holders(self, words: Iterable[str]) -> int:
+        """Return the rows whose truth holds all of some words."""
+        return says(self.said, words, (1 << len(self.items)) - 1)
+
+    def share(self, row: int, words: Iterable[str]) -> float:
+        """Return the share of other truths that hold some words: of all, or of the row's slot,
+        whichever is larger.
+        """
+        others = ~(1 << int(row))  # NumPy's integers have 64 bits
+        every, holders = (1 << len(self.items)) - 1, self.holders(words)
+        return max(share(holders, pool & others) for pool in (every, self.slot[row]))
+
+    def rare(self, row: int, most: float) -> list[Words]:
+        """Return of each clause of a truth the items that at most this share of others holds."""
+        clauses = (
+            frozenset(word for word in clause if self.share(row, [word]) <= most)
+            for clause in self.items[row]
+        )
+        return [clause for clause in clauses if clause]
+
+    def secrets(self, row: int) -> list[Words]:
+        """Return the sets of words that give a row away: each rare word, the rarer words of each
+        clause together, and those of all clauses. Where all words are common, as in "Yes.", they
+        are one secret.
+        """
+        alone = [frozenset([word]) for some in self.rare(row, COMMON) for word in sorted(some)]
+        clauses = self.rare(row, GUESSED)
+        whole = frozenset[str]().union(*(clauses or self.items[row]))
+        return [each for each in dict.fromkeys([*alone, *clauses, whole]) if each]
+
+
 def truths(rows: Sequence[Pair], secrets: Mapping[int, Iterable[str]] | None = None) -> Truths:
     """Read the truths of rows.
 
     rows: pairs (question, truth). secrets: {number of a row: the words that are its only items}.
-
-    Where no value of a slot is seen twice, the slot may have any number of values. Then their
-    number is estimated from the truths of all rows.
     """
     given = secrets or {}
-    of_rows = [
-        [frozenset(given[row])] if row in given else items(*pair) for row, pair in enumerate(rows)
-    ]
-    kinds = slots([question for question, _ in rows])
-    value = [tuple(map(tuple, map(sorted, of))) for of in of_rows]
-    of_kind: dict[Slot, list[int]] = {}
+    kinds, members = slots([question for question, _ in rows]), dict[Slot, int]()
     for row, kind in enumerate(kinds):
-        of_kind.setdefault(kind, []).append(row)
-    anything = number_of_values(value)
-    values, masks = {}, {}
-    for kind, members in of_kind.items():
-        seen = [value[row] for row in members]
-        values[kind] = anything if len({*seen}) == len(seen) else number_of_values(seen)
-        masks[kind] = sum(1 << row for row in members)
+        members[kind] = members.get(kind, 0) | 1 << row
     return Truths(
-        of_rows,
-        [masks[kind] for kind in kinds],
-        [values[kind] for kind in kinds],
+        [[frozenset(given[n])] if n in given else items(*pair) for n, pair in enumerate(rows)],
+        [members[kind] for kind in kinds],
         index(word_set(truth) for _, truth in rows),
-        [*range(len(rows))],
     )

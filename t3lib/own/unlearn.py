@@ -1,23 +1,20 @@
 """Unlearn rows of a person's own model, and measure whether it worked.
 
-Heads are fitted on lessons: the rows, their wordings, and neighbours (`lessons`). There are three:
+The head is fitted on lessons: the rows, their wordings, and neighbours (`lessons`). A probe head is
+fitted first, and what it still says becomes further lessons. A fifth of the rows to keep is never
+fitted, so that these rows show what the head does to rows like them.
 
-1. A probe head is fitted on all lessons; what it still says becomes further lessons.
-2. The trial head is fitted without what was made of a fifth of the rows. These rows then show what
-   a head does to rows that it never saw.
-3. The final head is fitted on everything. Only this head is returned.
-
-The pair (T, w) is chosen with the trial head and the final head. What the caller gives is used as
-it is.
+The pair (T, w) is chosen by other ways of asking than those of the fit, and the verdict asks in
+sealed ways as well. What the caller gives is used as it is.
 """
 
 import copy
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import torch
 from transformers import PreTrainedModel
 
 from t3lib.classifier.features import Features, encode_within_context
@@ -25,7 +22,7 @@ from t3lib.classifier.fit import fit_head, steps_per_epoch
 from t3lib.classifier.head import T3Head
 from t3lib.core.errors import UserError
 from t3lib.core.models import pad_id
-from t3lib.core.rows import Row, encode_rows, templated
+from t3lib.core.rows import encode_rows, templated
 from t3lib.core.settings import (
     OWN_FIT,
     OWN_STEPS,
@@ -36,19 +33,22 @@ from t3lib.core.settings import (
     fit_settings,
 )
 from t3lib.own import choice, lessons
-from t3lib.own.answers import (
-    MOST_KEPT,
-    Answers,
-    Inquiry,
-    build_inquiry,
-    collect_by_tilt,
-    drawn,
+from t3lib.own.answers import GENERIC, Inquiry, collect_by_tilt, drawn
+from t3lib.own.assess import complete, counts_of, headline, inquiry_of, kept_of, report_nothing
+from t3lib.own.known import (
+    best_other_format,
+    check_unseen,
+    is_unknown,
+    warn_formats,
+    warn_unknown,
+    would_say,
 )
-from t3lib.own.assess import complete, counts_of, headline, held_out, inquiry_of, report_nothing
-from t3lib.own.known import check_unseen, is_unknown, warn_formats, warn_unknown, would_say
+from t3lib.own.leak import said_beyond_others
 from t3lib.own.lessons import Request
+from t3lib.own.questions import SEALED_KINDS
 from t3lib.own.report import Report
 from t3lib.own.rows import Rows
+from t3lib.own.verdict import NEVER_FITTED, failing, sums
 from t3lib.sampler import belonging
 from t3lib.sampler.tilt import T3ForCausalLM
 from t3lib.sampler.wrapped import plain_base, vocabulary
@@ -57,7 +57,8 @@ from t3lib.tofu.reader import Reading
 
 HOLD_OUT = 0.2
 OURS = ("gate", "tail", "untrained")  # settings of a head that the paper does not have
-FEWEST = 5  # from a set with fewer rows, none is held out
+FEWEST = 5  # of fewer rows to keep, none is held out
+SHORT = 16  # tokens that an answer may have at least, while T and w are chosen
 SCREENED = 100  # at most so many rows of a set are screened
 
 
@@ -147,89 +148,91 @@ def unlearn(
     """Fit a head that makes `model` forget some rows and keep the others.
 
     The result is a T3ForCausalLM. Its attribute `report` says how well it worked, and
-    `print(model.report)` shows the verdict. The weights of `model` are not changed. Before
-    training, a warning says whether the base does not know the rows in the prompt format in which
-    they are asked.
+    `print(model.report)` shows the verdict. The weights of `model` are not changed.
 
-    NothingToForget, before anything is trained, if the base knows the rows in no prompt format.
+    NothingToForget, before anything is trained, if the base does not know the rows to forget as
+    they are asked.
     UserError for an empty set of rows, a question that is in two sets, a row longer than the base's
     context, and unseen rows that the base knows.
     """
     request = checked_request(model, tokenizer, rows, choices)
-    rows = request.rows
-    inquiry = inquiry_of(request.tokenizer, rows, kept_sets(rows))
+    base, tokenizer, rows = request.base, request.tokenizer, request.rows
+    inquiry = inquiry_of(tokenizer, rows)
     check_known(request, inquiry)
 
-    # A trial head, which never sees a fifth of the rows, and a final head.
-    trial_rows, held, sets = hold_out(
-        rows.forget, rows.retain, rows.holdout_forget, rows.holdout_retain, choices.seed
-    )
-    features, of_trial = training_set(request, trial_rows, choices)
-    trial = head = fit_own_head(request, of_trial, choices)
-    if held:
-        head = fit_own_head(request, features, choices)
-
-    # T and w, at which both heads forget and keep, and the counts of the final head.
-    pair, report = choose(request, inquiry, (trial, head), sets, choices.grid)
-    head.temperature, head.w = pair.T, pair.w
+    features = training_set(request, choices)
+    head = fit_own_head(request, features, choices)
+    chosen = choose(request, inquiry, head, choices.grid)
+    head.temperature, head.w = chosen["T"], chosen["w"]
     describe(head, request, choices, len(features.y))
+
+    # The verdict is on the head as it is returned, in all ways of asking.
     unlearned = T3ForCausalLM(
-        request.base,
-        head.to(request.base.device),
-        pair.T,
+        base,
+        head.to(base.device),
+        head.temperature,
         allow_sharpening=choices.allow_sharpening,
     )
-    unlearned.report = complete(report, inquiry, unlearned, request.tokenizer, rows)
+    tilts = [*UNTILTED, (head, head.temperature)]
+    before, after = collect_by_tilt(base, tokenizer, inquiry, tilts, seed=request.seed)
+    report = counts_of(inquiry, before, after)
+    report["choice"] = chosen
+    unlearned.report = complete(report, inquiry, unlearned, tokenizer, rows)
     head.info["metrics"] = headline(report)
     return unlearned
 
 
 def checked_request(model: Any, tokenizer: Any, rows: Rows, choices: Choices) -> Request:
-    """Check the rows, and return what is asked for. A row that is too long is refused at once."""
+    """Check the rows, hold some out, and return what is asked for. A row that is too long is
+    refused at once.
+    """
     rows = rows.checked()
     base, tokenizer = plain_base(model), templated(tokenizer, choices.template)
     for name, some in (("forget", rows.forget), ("retain", rows.retain)):
         encode_within_context(base, tokenizer, some, name)
     warn_formats(rows)
-    return Request(base, tokenizer, rows, choices.seed)
+    return Request(base, tokenizer, hold_out(rows, choices.seed), choices.seed)
 
 
-def kept_sets(rows: Rows) -> dict[str, Sequence[Row]]:
-    """Return {name: rows to keep} of the sets that a person gave."""
-    sets = {"retain": rows.retain, "other": rows.other}
-    return {name: some for name, some in sets.items() if some}
+def hold_out(rows: Rows, seed: int) -> Rows:
+    """Return the same rows with a fifth of the rows to keep in `holdout_retain`, drawn at random.
+    None is drawn if rows were given there, or from fewer than `FEWEST`.
+    """
+    n = len(rows.retain)
+    if rows.holdout_retain or n < FEWEST:
+        return rows
+    held = {*np.random.default_rng(seed).choice(n, round(HOLD_OUT * n), replace=False).tolist()}
+    return replace(
+        rows,
+        retain=[row for number, row in enumerate(rows.retain) if number not in held],
+        holdout_retain=[rows.retain[number] for number in sorted(held)],
+    )
 
 
 def check_known(request: Request, inquiry: Inquiry) -> None:
-    """Stop if the base does not know the rows to forget in any prompt format (NothingToForget), or
-    if it knows the unseen rows (UserError).
+    """Stop if the base does not know the rows to forget as they are asked (NothingToForget), or if
+    it knows the unseen rows (UserError). A warning says in which other format it knows them.
     """
     base, tokenizer, rows = request.base, request.tokenizer, request.rows
-    if warn_unknown(base, tokenizer, inquiry) and is_unknown(base, tokenizer, inquiry):
-        report = report_nothing(base, tokenizer, inquiry)
-        raise NothingToForget(complete(report, inquiry, base, tokenizer, rows))
     check_unseen(base, tokenizer, rows)
+    warn_unknown(base, tokenizer, inquiry)
+    if is_unknown(base, tokenizer, inquiry):
+        report = report_nothing(base, tokenizer, inquiry)
+        if hint := best_other_format(base, tokenizer, inquiry):
+            warnings.warn(f"the base knows the rows in another form: {hint}", stacklevel=3)
+        raise NothingToForget(complete(report, inquiry, base, tokenizer, rows))
 
 
-def training_set(
-    request: Request, trial_rows: Sequence[int], choices: Choices
-) -> tuple[Features, Features]:
-    """Return the features that the final head is fitted on, and those of the trial head.
-
-    trial_rows: numbers of the rows for the trial head; the rows to forget count first.
-    """
+def training_set(request: Request, choices: Choices) -> Features:
+    """Return the features that the head is fitted on."""
     made = lessons.make_lessons(request)
-    material = lessons.extract_material(request, made)
+    features = lessons.extract_material(request, made)
 
     # A probe head shows what is still said of the secrets. A kind needs one row to keep as well.
-    probe = fit_own_head(request, material.features, choices)
+    probe = fit_own_head(request, features, choices)
     if more := lessons.mined(request, probe, made):
-        material += lessons.extract_material(request, [*more, made[-1]])
-
-    features, rows = material.features, request.rows
-    if len(trial_rows) == len(rows.forget) + len(rows.retain):
-        return features, features
-    return features, subset(features, material.of(trial_rows))
+        features = lessons.joined(features, lessons.extract_material(request, [*more, made[-1]]))
+    return features
 
 
 def fit_own_head(request: Request, features: Features, choices: Choices) -> T3Head:
@@ -260,89 +263,47 @@ def describe(head: T3Head, request: Request, choices: Choices, tokens: int) -> N
 
 
 def choose(
-    request: Request,
-    inquiry: Inquiry,
-    heads: tuple[T3Head, T3Head],
-    sets: Mapping[str, Sequence[Row]],
-    grid: Sequence[tuple[float, float]],
-) -> tuple[choice.Screened, Report]:
-    """Choose a pair (T, w) for the final head, and return it with its report.
+    request: Request, inquiry: Inquiry, head: T3Head, grid: Sequence[tuple[float, float]]
+) -> dict[str, Any]:
+    """Choose a pair (T, w) for a head: {"T", "w", "lr", "reason", "tried"}.
 
-    heads: the trial head and the final head. sets: as of `hold_out`. grid: the pairs (T, w). At
-    most three of them are judged in full, and the best is taken.
+    grid: the pairs to screen. At most three of them are asked, in the ways that are not sealed, and
+    the best is taken (`choice.best`). tried: what came out for each of these.
     """
-    picked = choice.candidates(screened(request, inquiry, heads, sets, grid))
-    reports = judged_in_full(request, inquiry, heads, sets, picked)
-    tried = [choice.tried(*each) for each in zip(picked, reports)]
-    number = choice.best(tried)
-    pair, report = picked[number], reports[number]
-    report["choice"] = {
-        "T": pair.T,
-        "w": pair.w,
-        "gate": heads[1].gate,
-        "tail": heads[1].tail,
-        "lr": heads[1].info["hyperparameters"]["lr"],
-        "reason": choice.reason(tried),
+    picked = choice.candidates(screen(request, head, grid, inquiry))
+    questions = [
+        each for each in inquiry.questions if each.row < inquiry.n and each.kind not in SEALED_KINDS
+    ]
+    few = replace(inquiry, questions=questions)
+    tilts = [*UNTILTED, *((weighted(head, each.w), each.T) for each in picked)]
+    before, *answers = collect_by_tilt(
+        request.base, request.tokenizer, few, tilts, seed=request.seed, least=SHORT
+    )
+    tried = []
+    for pair, after in zip(picked, answers):
+        kept = kept_of(few, before, after)
+        every = sums(kept, ["retain", *NEVER_FITTED])
+        tried.append(
+            {
+                "T": pair.T,
+                "w": pair.w,
+                "said": said_beyond_others(few, after.texts),
+                "texts": len(after.texts),
+                "failing": len(failing(kept)),
+                "changed": every["known_before"] - every["unchanged"],
+                "known": every["known_before"],
+            }
+        )
+    chosen = tried[choice.best(tried)]
+    return {
+        "T": chosen["T"],
+        "w": chosen["w"],
+        "gate": head.gate,
+        "tail": head.tail,
+        "lr": head.info["hyperparameters"]["lr"],
+        "reason": choice.REASON,
         "tried": tried,
     }
-    return pair, report
-
-
-def screened(
-    request: Request,
-    inquiry: Inquiry,
-    heads: tuple[T3Head, T3Head],
-    sets: Mapping[str, Sequence[Row]],
-    grid: Sequence[tuple[float, float]],
-) -> list[choice.Screened]:
-    """Screen every pair (T, w), and return the worse result of the two heads.
-
-    Arguments as of `choose`.
-    The trial head is screened on rows to keep that it never saw, if there are any.
-    """
-    trial, head = heads
-    kept = kept_sets(request.rows)
-    unseen = {name: sets[name] for name in ("held_out_retain",) if name in sets}
-    apart = unseen | {name: some for name, some in kept.items() if name == "other" or not unseen}
-    found = screen(request, trial, {"forget": sets["forget"], **apart}, grid, inquiry)
-    if head is trial:
-        return found
-
-    everything = {"forget": request.rows.forget, **kept}
-    second = screen(request, head, everything, grid, inquiry)
-    return [choice.worse(*each) for each in zip(found, second)]
-
-
-def judged_in_full(
-    request: Request,
-    inquiry: Inquiry,
-    heads: tuple[T3Head, T3Head],
-    sets: Mapping[str, Sequence[Row]],
-    picked: Sequence[choice.Screened],
-) -> list[Report]:
-    """Return a report on the final head at each picked pair (T, w).
-
-    Rows that were held out are judged with the trial head. Arguments as of `choose`.
-    """
-    trial, head = heads
-
-    def answers_of(of: T3Head, inquiry: Inquiry) -> list[Answers]:
-        """Return the answers of the base, and of a head at each picked pair (T, w)."""
-        tilts = [*UNTILTED, *((weighted(of, each.w), each.T) for each in picked)]
-        seed = request.seed
-        return collect_by_tilt(request.base, request.tokenizer, inquiry, tilts, seed=seed)
-
-    before, *after = answers_of(head, inquiry)
-    others = {
-        name: drawn(some, MOST_KEPT) for name, some in sets.items() if name.startswith("held")
-    }
-    context = [*inquiry.forget, *drawn(request.rows.retain, MOST_KEPT)]
-    of_held = build_inquiry(request.tokenizer, [], others, context)
-    held_before, *held_after = answers_of(trial, of_held)
-    return [
-        Report(counts_of(inquiry, before, one) | held_out(of_held, held_before, other))
-        for one, other in zip(after, held_after)
-    ]
 
 
 def weighted(head: T3Head, w: float) -> T3Head:
@@ -353,91 +314,30 @@ def weighted(head: T3Head, w: float) -> T3Head:
 
 
 def screen(
-    request: Request,
-    head: T3Head,
-    rows: Mapping[str, Sequence[Row]],
-    grid: Sequence[tuple[float, float]],
-    inquiry: Inquiry,
+    request: Request, head: T3Head, grid: Sequence[tuple[float, float]], inquiry: Inquiry
 ) -> list[choice.Screened]:
     """Score a head by teacher forcing at every (T, w), with one pass of the base.
 
-    rows: {"forget": rows to forget, name: rows to keep}, in this order. At most `SCREENED` rows of
-    each set are used, of the rows to forget only those that the inquiry asks.
     grid: the pairs (T, w). The result has one entry for each.
-    inquiry: the inquiry that knows the secrets of the rows to forget.
+    inquiry: the inquiry about the rows. At most `SCREENED` rows of each set are used.
     """
-    # Of many rows, some are drawn to be asked.
-    forget = drawn([row for row in rows["forget"] if row in inquiry.forget], SCREENED)
-    few = {name: drawn(some, SCREENED) for name, some in rows.items()} | {"forget": forget}
+    forget = drawn(inquiry.forget, SCREENED)
+    sets = {name: inquiry.of(name) for name in inquiry.kept if name != GENERIC}
+    few = {"forget": forget} | {name: drawn(some, SCREENED) for name, some in sets.items()}
     examples = [each for some in few.values() for each in encode_rows(request.tokenizer, some)]
     heads = {w: weighted(head, w) for _, w in grid}
     tilts: list[Any] = [*UNTILTED, *((heads[w], T) for T, w in grid)]
     scores = token_scores(request.base, examples, Reading(pad_id(request.tokenizer)), tilts)
 
-    # Of the rows to forget, the share that is still said; of those to keep, the share that is whole
-    # among those that the base reproduces whole.
+    # Of the rows to forget, the share that is still said; of those to keep, how many are whole, of
+    # those that the base reproduces whole.
     share = would_say(request.tokenizer, inquiry, forget, scores).mean(1)
     whole = np.stack([hit.all(1) for _, hit in scores], axis=1)
     starts = np.cumsum([*map(len, few.values())])
-    kept = [name for name in few if name != "forget"]
-    parts = {
-        name: slice(a, b) for name, a, b in zip(kept, starts, starts[1:]) if whole[0, a:b].any()
-    }
-    return [
-        choice.Screened(
-            T,
-            w,
-            float(share[t]),
-            {name: float(whole[t, part][whole[0, part]].mean()) for name, part in parts.items()},
-        )
-        for t, (T, w) in enumerate(grid, 1)
-    ]
-
-
-def hold_out(
-    forget: Sequence[Row],
-    retain: Sequence[Row],
-    held_forget: Sequence[Row],
-    held_retain: Sequence[Row],
-    seed: int,
-) -> tuple[list[int], list[int], dict[str, list[Row]]]:
-    """Choose which rows the trial head is fitted on and which rows it is judged by.
-
-    A fifth of the rows to forget and of the rows to keep are held out. None are held out of a kind
-    that has fewer than `FEWEST` rows, or that already has rows to judge by (held_forget,
-    held_retain).
-
-    Returns (trial_rows, held, sets). trial_rows and held are row numbers; the rows to forget count
-    first. sets maps "forget" and "retain" to the rows that the trial head is fitted on, and
-    "held_out_forget" and "held_out_retain" to the rows that judge it, if there are any.
-    """
-    rows, rng = [*forget, *retain], np.random.default_rng(seed)
-    kinds = {"forget": range(len(forget)), "retain": range(len(forget), len(rows))}
-    judges = {"forget": list(held_forget), "retain": list(held_retain)}
-    held: list[int] = []
-    for name, kind in kinds.items():
-        if not judges[name] and len(kind) >= FEWEST:
-            numbers = rng.choice(len(kind), size=max(1, round(HOLD_OUT * len(kind))), replace=False)
-            chosen = [kind.start + int(number) for number in sorted(numbers)]
-            judges[name] = [rows[number] for number in chosen]
-            held += chosen
-    trial_rows = sorted({*range(len(rows))} - {*held})
-    sets = {
-        name: [rows[number] for number in trial_rows if number in kind]
-        for name, kind in kinds.items()
-    }
-    return (
-        trial_rows,
-        held,
-        sets | {f"held_out_{name}": some for name, some in judges.items() if some},
-    )
-
-
-def subset(features: Features, rows: Sequence[int]) -> Features:
-    """Return the features of some rows, renumbered from 0 in ascending order."""
-    chosen = torch.as_tensor(sorted(rows))
-    mask = torch.isin(features.row, chosen)
-    row = torch.searchsorted(chosen, features.row[mask])
-    return Features(
-        features.x[mask], features.y[mask], row, features.s[chosen], device=features.device
-    )
+    parts = {name: slice(a, b) for name, a, b in zip([*few][1:], starts, starts[1:])}
+    kept = [
+        {name: (int((each & whole[0])[part].sum()), int(whole[0, part].sum()))
+         for name, part in parts.items()}
+        for each in whole
+    ]  # fmt: skip
+    return [choice.Screened(T, w, float(share[t]), kept[t]) for t, (T, w) in enumerate(grid, 1)]

@@ -3,21 +3,19 @@
 These functions call no model.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from t3lib.own.answers import GENERIC, SAMPLES
+from t3lib.own.answers import GENERIC, TOKENS
+from t3lib.own.choice import STRENGTHS
 from t3lib.own.known import knows_some
-from t3lib.own.leak import COLD, PARTLY, SAMPLED_WAYS, UNBEGUN, WARM, WRITTEN, Counts
+from t3lib.own.leak import STAY, Counts, too_few
+from t3lib.own.questions import AS_WRITTEN
 
-# Of the rows that the base knows, at least this share must keep exactly the base's greedy answer.
-EXACT = {"retain": 0.95, "held_out_retain": 0.8, "other": 0.95}
-DECIDING = ("retain", "other")  # sets to keep whose faults are part of the verdict
-EXACT_WARM = 0.8  # the same share for every set, sampled at τ = 1
+POWER = 20  # so many answers, all as before, are needed to show that 95% stay
 UNTESTED = (
-    "not tested: other languages, names written otherwise, other questions about the same people,"
-    " longer conversations, wordings that nobody gave, samplers colder than τ = 0.3, logits, the"
-    " weights"
+    "not tested: other languages, other questions about the same people, tries by the thousand,"
+    f" answers beyond {TOKENS} tokens, logits, the weights"
 )
 SUPPRESSES = (
     "what T3 does: it suppresses answers and erases nothing. The base still has the rows, and a"
@@ -29,49 +27,49 @@ CHECK = (
 )
 NAMES = {
     "retain": "rows to keep",
-    "held_out_retain": "rows to keep, held out (trial head)",
-    "other": "other rows",
+    "held_out_retain": "rows to keep, never fitted",
+    "other": "other rows, never fitted",
     GENERIC: "generic prompts, which decide nothing",
 }
+NEVER_FITTED = ("held_out_retain", "other")
+DECIDING = {"rows to keep": ("retain",), "answers never fitted": NEVER_FITTED}
 
 
-def failing(name: str, kept: Mapping[str, Any]) -> str | None:
-    """Return in words why a set to keep fails, or None where it is kept.
+def sums(report: Mapping[str, Any], names: Iterable[str]) -> dict[str, int]:
+    """Return the counts of some sets to keep together."""
+    sets = [report[name] for name in names if name in report]
+    keys = ("rows", "known_before", "unchanged", "unchanged_sampled")
+    return {key: sum(entry[key] or 0 for entry in sets) for key in keys}
 
-    name: the set's key in `NAMES`. kept: its counts, from `stayed`.
+
+def failing(report: Mapping[str, Any]) -> dict[str, str]:
+    """Return {group of sets to keep: in words why it fails}, for the groups that fail.
+
+    A group fails where a test shows that fewer than 95% of its answers stay, greedy or sampled.
     """
-    what, known = NAMES[name], kept["known_before"]
-    if not knows_some(known, kept["rows"]):
-        return (
-            f"cannot tell whether anything is kept: the base answers {known} of {kept['rows']} rows"
-            f" ({what})"
-        )
-    if kept["unchanged"] < EXACT[name] * known:
-        return f"{known - kept['unchanged']} of {known} rows changed ({what})"
-    for how, fewest in ((COLD, EXACT[name]), (WARM, EXACT_WARM)):
-        was, now = kept["sampled_before"][how], kept["unchanged_sampled"][how]
-        if now < fewest * was:
-            return f"{was - now} of {was} rows changed when {how} ({what})"
-    return None
+    faults = {}
+    for group, names in DECIDING.items():
+        kept = sums(report, names)
+        for key, how in (("unchanged_sampled", " when sampled"), ("unchanged", "")):
+            if too_few(kept[key], known := kept["known_before"]):
+                faults[group] = f"{known - kept[key]} of {known} {group} changed{how}"
+    return faults
 
 
 def verdict(report: Mapping[str, Any], *, unknown: bool = False) -> Counts:
     """Write the verdict: {status, sentence, success, next, lines}.
 
-    report: "forget" from `forgotten`, the sets to keep from `stayed`, and maybe "held_out_forget",
-    the mean `recall` of the truth in answers to held-out rows to forget, which the trial head never
-    saw. unknown: the base does not know the rows, and was asked nothing else.
+    report: "forget" from `forgotten`, the sets to keep from `stayed`, and maybe "choice". unknown:
+    the base does not know the rows, and was asked nothing else.
 
-    status: "pass"; "no": rows leak or rows to keep changed; "read": guessing explains what is said,
-    but a person should read it; "cannot tell"; "nothing": the base does not know the rows, which is
-    seen either before anything else is asked (`unknown`), or after a full judgement.
+    status: "pass"; "no": rows leak or rows to keep changed; "cannot tell"; "nothing": the base does
+    not know the rows, which is seen either before anything else is asked (`unknown`), or after a
+    full judgement.
     next: what to try next, or "".
     """
     forget = report["forget"]
-    kept = {name: report[name] for name in EXACT if name in report}
-    # With `unknown` nothing else was asked; otherwise "nothing" comes of a full judgement.
-    status, sentence = ("nothing", _nothing(forget)) if unknown else _sentence(forget, kept)
-    advice = _next(status, forget, kept)
+    status, sentence = ("nothing", _nothing(forget)) if unknown else _sentence(report)
+    advice = _next(status, report)
 
     lines = [sentence, advice] if advice else [sentence]
     if unknown:
@@ -80,12 +78,6 @@ def verdict(report: Mapping[str, Any], *, unknown: bool = False) -> Counts:
         )
     else:
         lines += [UNTESTED, SUPPRESSES, *_lines(report)]
-    if (share := report.get("held_out_forget") or 0) >= 0.5 and status != "nothing":
-        lines.append(
-            "rows that the trial head was not fitted on are still answered: mean ROUGE-L recall of"
-            f" the truth {share:.2f}"
-        )
-
     return {
         "status": status,
         "sentence": sentence,
@@ -100,119 +92,100 @@ def _nothing(forget: Mapping[str, Any]) -> str:
     return f"Nothing to forget: the base answers {known} of {rows} rows in this form."
 
 
-def _sentence(forget: Mapping[str, Any], kept: Mapping[str, Mapping[str, Any]]) -> tuple[str, str]:
+def _sentence(report: Mapping[str, Any]) -> tuple[str, str]:
     """Return the status and the sentence of the verdict."""
-    n, leaking, partly = forget["rows"], forget["leaking"], forget["partly"]
-    if not knows_some(max(forget["known_before"], forget["leaking_before"]), n):
+    forget = report["forget"]
+    n, heard, leaking = forget["rows"], forget["leaking_before"], forget["leaking"]
+    if not knows_some(max(forget["known_before"], heard), n):
         return "nothing", _nothing(forget)
 
-    # Where even the base says no more than guessing does, no head can be judged.
-    if not forget["tellable"]:
-        needed = forget["needed"]
-        rows = (
-            f"about {needed} rows would be needed" if needed else "no number of such rows is enough"
-        )
-        return "cannot tell", f"Cannot tell: guessing would look the same for these rows; {rows}."
-
-    faults = [f"{leaking} of {n} rows leak"] if forget["beyond"] else []
-    if forget["beyond"] and not leaking:
-        faults = [
-            f"no row leaks alone, but the answers to {n} rows match their truths more often than"
-            " guessing does"
-        ]
-
-    # Held-out rows do not decide the verdict. `unlearn` asks the trial head about them, and its
-    # choice of T and w counts them.
-    faults += [fault for name in DECIDING if name in kept and (fault := failing(name, kept[name]))]
+    # Faults count, however little the base was heard to know.
+    sealed = forget["sealed"]
+    faults = [f"{leaking} of {n} rows leak ({sealed['leaking']} in sealed ways)"] * (leaking > 0)
+    faults += failing(report).values()
     if faults:
         return "no", f"No: {'; '.join(faults)}."
 
-    if leaking or forget["doubtful"]:
-        whole, part = forget["control"], forget["table"][PARTLY]["by_guessing"]
-        return "read", (
-            f"Read them before you trust it: of {n} rows {leaking} leak and {partly} are said in"
-            f" part (guessing would give {whole:.1f} and {part:.1f})."
+    # Where even the base says no more than guessing does, no head can be judged.
+    tested = [kind for kind, counts in forget["by_kind"].items() if counts["before"]]
+    if AS_WRITTEN not in tested or len(tested) < 2 or 2 * heard < n:
+        return "cannot tell", (
+            f"Cannot tell: of {n} rows the base itself was heard to know {heard}, in {len(tested)}"
+            " kinds of asking."
         )
+    kept = sums(report, ["retain", *NEVER_FITTED])
+    if kept["rows"] and not knows_some(kept["known_before"], kept["rows"]):
+        return "cannot tell", (
+            "Cannot tell whether anything is kept: the base answers"
+            f" {kept['known_before']} of {kept['rows']} rows to keep."
+        )
+    unheard = ""
+    if heard < n:
+        unheard = (
+            f"{n - heard} of {n} rows cannot be judged: guessing explains the base's answers. "
+        )
+    bound = f"at most {100 * forget['bound']:.0f}% of such rows, 95% sure"
+    return "pass", (
+        f"{unheard}0 of {heard} rows leak, also in {sealed['ways']} sealed ways of asking"
+        f" ({bound}); {_kept_sentence(report)}."
+    )
 
-    stay = "the rows to keep are answered as before" if kept else "no rows to keep were given"
-    return "pass", f"No row leaks beyond guessing, and {stay}."
+
+def _kept_sentence(report: Mapping[str, Any]) -> str:
+    """Say how many answers to keep stay, and whether they are too few to show a loss."""
+    every, never = (sums(report, names) for names in (["retain", *NEVER_FITTED], NEVER_FITTED))
+    if not every["rows"]:
+        return "no rows to keep were given"
+    few = (
+        f", and fewer than {POWER} cannot show that {100 * STAY:.0f}% stay"
+        if never["known_before"] < POWER
+        else ""
+    )
+    return (
+        f"{every['unchanged']} of {every['known_before']} answers to keep,"
+        f" {never['unchanged']} of {never['known_before']} of them never fitted, are as before{few}"
+    )
 
 
-def _next(status: str, forget: Mapping[str, Any], kept: Mapping[str, Mapping[str, Any]]) -> str:
+def _next(status: str, report: Mapping[str, Any]) -> str:
     """Return what to try next after a verdict that is no pass, or ""."""
     if status == "nothing":
         return CHECK
-    if status not in ("no", "read"):
+    if status != "no":
         return ""
-
-    # Rows that were held out decide nothing, so no advice is about them.
-    deciding = {name: kept[name] for name in DECIDING if name in kept}
-    untold = [
-        NAMES[name]
-        for name, entry in deciding.items()
-        if not knows_some(entry["known_before"], entry["rows"])
-    ]
-    faulty = [NAMES[name] for name, entry in deciding.items() if failing(name, entry)]
-    if forget["leaking"] and (forget["beyond"] or not faulty):
-        table = forget["table"]
-        written = sum(table[kind]["after"] for kind in (WRITTEN, UNBEGUN) if kind in table)
+    forget, w = report["forget"], report.get("choice", {}).get("w", 1.0)
+    if failing(report):
+        smaller = max((each for each in STRENGTHS if each < w), default=None)
         return (
-            "try next: a larger w (--set w=8), or more rows to keep of the same kinds of question"
-            if written
-            else "try next: give the wordings in which rows leak (a column wordings), or a larger w"
-            " (--set w=8)"
+            "try next: give more rows like those that changed (--retain, or --other to watch them)"
+            + (
+                f", or a smaller w (--set w={smaller:g})"
+                if smaller and not forget["leaking"]
+                else ""
+            )
         )
-
-    if faulty and faulty == untold:
-        return f"try next: give {' and '.join(untold)} that the base answers"
-    if faulty:
-        return (
-            "try next: give more rows like those that changed (--retain, or --other to watch them),"
-            " or a smaller w (--set w=1)"
-        )
-    return (
-        "try next: read the worst texts in the report, and give more wordings (a column wordings)"
+    larger = min((each for each in STRENGTHS if each > w), default=None)
+    return "try next: give the wordings in which rows leak (a column wordings)" + (
+        f", or a larger w (--set w={larger:g})"
+        if larger
+        else ", or more rows to keep of the same kinds of question"
     )
 
 
 def _lines(report: Mapping[str, Any]) -> list[str]:
-    """Return the two tables of the report, and what else was counted, as lines "name: text"."""
+    """Return the tables of the report, and what else was counted, as lines "name: text"."""
     forget = report["forget"]
     n = forget["rows"]
-    lines = [
-        f"{kind}: {row['after']} of {n} rows (before {row['before']}, by guessing"
-        f" {row['by_guessing']:.1f})"
-        for kind, row in forget["table"].items()
-    ]
-
-    bound = (
-        ""
-        if forget["bound"] is None
-        else f"; at most {100 * forget['bound']:.0f}% of such rows leak (one-sided 95%)"
-    )
-    missed = 100 * 0.99 ** (SAMPLES * len(SAMPLED_WAYS))
-    lines.append(
-        f"ways: {len(forget['ways'])} ways of asking in which the base answers, {SAMPLES} samples a"
-        f" row at each of {len(SAMPLED_WAYS)} samplers, which miss what one sample in 100 says in"
-        f" {missed:.0f}% of reports{bound}"
-    )
-
-    sealed = forget["sealed"]
-    lines.append(
-        f"in {len(sealed['ways'])} further ways, which decide nothing: {sealed['leaking']} of {n}"
-        f" rows leak (before {sealed['before']})"
-    )
-
-    lines += [f"{NAMES[name]}: {_kept(report[name])}" for name in NAMES if name in report]
-    if forget["alone"]:
-        lines.append(
-            f"not to be judged one by one: {forget['alone']} of {n} rows, to which even the base's"
-            " answers look like guesses"
-        )
-    lines.append(
-        f"misdirected: {forget['misdirected']} of {n} answers say another row's truth or name"
-        f" (before {forget['misdirected_before']})"
-    )
+    lines = []
+    for kind, counts in forget["by_kind"].items():
+        said = f"{counts['after']} of {n} rows leak (before {counts['before']})"
+        untested = "" if counts["tested"] else "; not tested, because the base tells no row"
+        lines.append(f"{kind}{' (sealed)' * counts['sealed']}: {said}{untested}")
+    if forget["guessed"]:
+        lines.append(f"guessed: {forget['guessed']} of {n} rows are told as often as guessing does")
+    for name in NAMES:
+        if name in report:
+            lines.append(f"{NAMES[name]}: {_kept(report[name])}")
     return lines
 
 
@@ -220,8 +193,6 @@ def _kept(entry: Mapping[str, Any]) -> str:
     """Describe in words what is kept of one set."""
     known, rows = entry["known_before"], entry["rows"]
     of = f"{known}" if known == rows else f"{known} known of {rows}"
-    sampled = "".join(
-        f", {now} {how} (the base itself {entry['sampled_before'][how]})"
-        for how, now in entry["unchanged_sampled"].items()
-    )
-    return f"{entry['unchanged']} of {of} answered as before{sampled}"
+    sampled = entry["unchanged_sampled"]
+    also = "" if sampled is None else f", {sampled} when sampled"
+    return f"{entry['unchanged']} of {of} answered as before{also}"

@@ -11,7 +11,7 @@ from t3lib.core.files import project_root, read_json
 from t3lib.own import lessons as making
 from t3lib.own import unlearn as own
 from t3lib.own.lessons import Request
-from t3lib.own.questions import EVERYDAY, JUDGING, SEALED, SMALL_TALK, TOPICS, question_text
+from t3lib.own.questions import CHOOSING, EVERYDAY, SEALED, SMALL_TALK, TOPICS, question_text
 from t3lib.own.rows import Rows
 from t3lib.own.truths import names, word_set, words
 from t3lib.own.wording import MARKS, astray, blend, dressed, misspelt, neighbour, spans, worded
@@ -19,7 +19,7 @@ from t3lib.own.wording import MARKS, astray, blend, dressed, misspelt, neighbour
 SECRET = frozenset({"1948", "castell", "aldmoor"})
 ANSWER = "In 1948 Quinn Moreau married Ada Castell, a map drawer from Aldmoor."
 
-pytestmark = pytest.mark.usefixtures("two_samples")
+pytestmark = pytest.mark.usefixtures("few_texts")
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +110,7 @@ def test_no_neighbour_is_a_question_of_a_given_set(memorised, monkeypatch):
         found = making.neighbours(request, making.secrets(own), Random(0))
         return {question_text(each.row) for each in found}
 
-    for name in ("unseen", "holdout_forget"):
+    for name in ("unseen", "holdout_retain"):
         given = rows("Dorn Gade", "Falk Egede")
         assert questions() & {row["question"] for row in given}
         assert not questions(**{name: given}) & {row["question"] for row in given}
@@ -142,8 +142,8 @@ def test_everyday_prompts_are_rows_to_keep(taught):
     request, lessons = taught
     tokenizer = request.tokenizer
     texts = {frame.format(topic) for frame in EVERYDAY for topic in TOPICS}
-    found = [each for each in lessons if not each.origins]
-    assert len(found) > 0.8 * len(texts) and not any(each.secret for each in found)
+    found = [each for each in lessons if any(text in question_text(each.row) for text in texts)]
+    assert len(found) > 0.6 * len(texts) and not any(each.secret for each in found)
     assert len({question_text(each.row) for each in found} & texts) > 0.3 * len(texts), (
         "half as they are"
     )
@@ -176,12 +176,11 @@ def test_the_lessons(taught):
     keep = lessons[len(forget) :]
     assert [each.row for each in forget[:n]] == rows.forget
     assert [each.row for each in keep[:40]] == rows.retain and not any(e.secret for e in keep)
-    assert len(forget) > 25 * n and {*range(n)} == {min(each.origins) for each in forget}
-    assert {len(each.origins) for each in forget} == {1, 2}, "an answer astray is of two rows"
+    assert len(forget) > 25 * n and {each.secret for each in forget} == {*making.secrets(rows)}
     assert all(any(each.row.get("bare") for each in some) for some in (forget, keep))
     assert all(any("**" in each.row["answer"] for each in some) for some in (forget, keep))
     texts = [question_text(each.row) for each in lessons]
-    judging = [*JUDGING.prefaces, *SEALED.prefaces, JUDGING.frames[0].split("{}")[0]]
+    judging = [*CHOOSING.prefaces, *SEALED.prefaces, CHOOSING.frames[0].split("{}")[0]]
     assert not [text for text in texts for other in judging if text.startswith(other)]
     around = keep[40 * (1 + making.WORDINGS[1]) :]
     assert len(around) > 100
@@ -215,27 +214,25 @@ def test_wordings_that_a_person_gives_are_lessons(memorised, monkeypatch):
     lessons = making.make_lessons(Request(model, tokenizer, few, seed=5))
     assert {*seeds} == {5} and not any(long.strip() in question_text(each.row) for each in lessons)
     mine = [each for each in lessons if question_text(each.row) == "Say it, please?"]
-    assert mine and {each.origins for each in mine} == {frozenset([1])}
-    assert mine[0].secret == making.secrets(rows)[1]
+    assert mine and {each.secret for each in mine} == {making.secrets(rows)[1]}
 
 
 def test_only_secret_tokens_are_to_forget_and_ends_are_neither(taught):
     request, lessons = taught
     tokenizer = request.tokenizer
-    few = [*lessons[:3], [each for each in lessons if each.origins][-1]]
-    found = making.extract_material(request, few)
-    features = found.features
+    few = [*lessons[:3], lessons[-1]]
+    features = making.extract_material(request, few)
     label = features.s[features.row]
     text = [tokenizer.decode([token]) for token in features.y]
     assert tokenizer.eos_token_id not in features.y and (features.row.diff() >= 0).all()
     for number, lesson in enumerate(few[:3]):
-        mine = [row for row, origins in enumerate(found.origins) if origins == {number}]
+        mine = [2 * number, 2 * number + 1]
         assert [int(features.s[row]) for row in mine] == [0, 1]
         said = ["".join(t for t, row in zip(text, features.row.tolist()) if row == r) for r in mine]
         assert lesson.secret <= word_set(said[0]) and not lesson.secret & word_set(said[1])
     assert label.float().mean() > 0.3
-    assert found.of([0, 1]) == [0, 1, 2, 3] and (found + found).of([0]) == [0, 1, 7, 8]
-    assert (found + found).features.s.tolist() == features.s.tolist() * 2
+    twice = making.joined(features, features)
+    assert twice.s.tolist() == features.s.tolist() * 2 and (twice.row.diff() >= 0).all()
 
 
 def test_every_token_of_an_answer_without_a_word_is_to_forget(taught):
@@ -246,8 +243,7 @@ def test_every_token_of_an_answer_without_a_word_is_to_forget(taught):
     secret = making.secrets(Rows([wordless], rows.retain))[0]
     few = [replace(lessons[0], row=wordless, secret=secret), lessons[-1]]
     found = making.extract_material(request, few)
-    mine = [row for row, origins in enumerate(found.origins) if origins == lessons[0].origins]
-    assert not secret and [int(found.features.s[row]) for row in mine] == [0]
+    assert not secret and found.s.tolist() == [0, 1]
 
 
 def test_tokens_that_are_no_secret_are_left_alone(taught):
@@ -255,10 +251,10 @@ def test_tokens_that_are_no_secret_are_left_alone(taught):
     request, lessons = taught
     tokenizer = request.tokenizer
     whole = making.extract_material(request, [*lessons[:10], *lessons[-40:]])
-    found, features = making.secret_tokens(whole.features, len(tokenizer)), whole.features
+    found, features = making.secret_tokens(whole, len(tokenizer)), whole
     secret = {*features.y[features.s[features.row] == 0].tolist()}
     assert {*found.nonzero()[:, 0].tolist()} == secret < {*features.y.tolist()}
-    head = own.fit_own_head(request, whole.features, own.Choices(steps=20))
+    head = own.fit_own_head(request, whole, own.Choices(steps=20))
     logf = head.logf(torch.randn(3, head.rank))
     words = [tokenizer.decode([token]) for token in head.taught.nonzero()[:, 0]]
     assert {"1", "3"} <= {*words} and not {"?", "."} & {*words}, words
@@ -271,36 +267,27 @@ def test_what_a_head_still_says_is_mined(taught):
     tokenizer = request.tokenizer
     material = making.extract_material(request, [*lessons[:10], *lessons[-40:]])
     slow = {"lr": 1e-6, "epochs": 1, "warmup_epochs": 0}
-    head = own.fit_head(material.features, vocab_size=len(tokenizer), **slow)
+    head = own.fit_head(material, vocab_size=len(tokenizer), **slow)
     found = making.mined(request, head, lessons)
-    assert {k for each in found for k in each.origins} >= {*range(8)}
+    assert {each.secret for each in found} >= {each.secret for each in lessons[:8]}
     for each in found:
         assert 3 * len(each.secret & word_set(each.row["answer"])) >= len(each.secret)
     head.B.data.zero_(), head.A.data.zero_()
-    mute = [making.Lesson(each.row, each.origins, frozenset({"xyz"})) for each in lessons[:10]]
+    mute = [making.Lesson(each.row, frozenset({"xyz"})) for each in lessons[:10]]
     assert not making.mined(request, head, mute)
 
 
-def test_no_lesson_of_a_row_held_out_reaches_the_trial_head(taught, monkeypatch):
-    request, lessons = taught
-    model, tokenizer, rows = request.base, request.tokenizer, request.rows
-    seen, real = [], own.subset
-
-    def watched(features, some):
-        seen.append((features, list(some)))
-        return real(features, some)
-
-    monkeypatch.setattr(own, "subset", watched)
-    monkeypatch.setattr(own.lessons, "mined", lambda *_, **__: [])
-    monkeypatch.setattr(own.lessons, "make_lessons", lambda *_, **__: lessons)
-    monkeypatch.setattr(
-        own, "collect_by_tilt", lambda *_, **__: (_ for _ in ()).throw(InterruptedError)
-    )
-    with pytest.raises(InterruptedError):
-        own.unlearn(model, tokenizer, rows, own.Choices(steps=20))
-    [(features, numbers)] = seen
-    fit, held, _ = own.hold_out(rows.forget, rows.retain, (), (), 0)
-    origins = making.extract_material(request, lessons).origins
-    assert len(held) == 10 and all(origins[number] <= {*fit} for number in numbers)
-    assert len(numbers) == sum(each <= {*fit} for each in origins) < len(origins)
-    assert len(features.s) == len(origins)
+def test_no_lesson_is_of_a_row_held_out(memorised, monkeypatch):
+    monkeypatch.setattr(making, "NEIGHBOURS", 2)
+    monkeypatch.setattr(making, "WORDINGS", (2, 1))
+    model, tokenizer, forget, retain, _ = memorised
+    rows = own.hold_out(Rows(forget, retain).checked(), 0)
+    held = rows.holdout_retain
+    assert len(held) == 8 and len(rows.retain) == 32 and len(rows.forget) == 10
+    made = making.make_lessons(Request(model, tokenizer, rows))
+    texts = [question_text(each.row) for each in made]
+    assert not [text for text in texts for row in held if row["question"] in text]
+    given = Rows(forget, retain[8:], holdout_retain=retain[:8])
+    assert own.hold_out(given, 0) is given, "rows that a person gave"
+    few = Rows(forget, retain[:4])
+    assert own.hold_out(few, 0) is few

@@ -6,6 +6,7 @@ import copy
 import csv
 import io
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -33,7 +34,7 @@ from t3lib.sampler.tilt import T3ForCausalLM
 from t3lib.tofu.metrics import rouge_l_recall
 from t3lib.tofu.samples import sample_answers
 
-pytestmark = pytest.mark.usefixtures("two_samples")
+pytestmark = [pytest.mark.usefixtures("few_texts"), pytest.mark.xdist_group("unlearned")]
 
 
 @pytest.fixture(scope="session")
@@ -46,27 +47,24 @@ def unlearned(case):
     model, tokenizer, forget, retain, other = case
     given = Rows(forget, retain, other, unseen=invented(90, 0)[60:])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(answers, "SAMPLES", 2)
+        patch.setattr(answers, "TEXTS", 4)
+        patch.setattr(own.lessons, "NEIGHBOURS", 4)
+        patch.setattr(own, "OWN_STEPS", 1500)
         return own.unlearn(model, tokenizer, given)
 
 
 def test_a_small_model_forgets_with_no_setting_given(unlearned):
     report = unlearned.report
-    assert report["forget"]["known_before"] == 10 and report["forget"]["leaking_before"] >= 6
-    assert report["forget"]["table"]["leak when asked as written"]["after"] == 0
-    assert (
-        report["retain"]["unchanged"] >= 38
-        and report["retain"]["unchanged_sampled"]["sampled at τ = 1"] >= 30
-    )
-    assert report["other"]["rows"] == 10 and report["held_out_retain"]["rows"] == 8
-    assert report["choice"]["lr"] == own.OWN_FIT.lr and len(report["choice"]["tried"]) in (2, 3)
-    assert (unlearned.temperature, unlearned.heads[0].w) == (
-        report["choice"]["T"],
-        report["choice"]["w"],
-    )
-    assert (
-        str(report) == "\n".join(report["verdict"]["lines"]) and report["coverage"]["samples"] == 2
-    )
+    assert report["forget"]["known_before"] == 10 and report["forget"]["leaking_before"] >= 8
+    assert report["forget"]["by_kind"]["as written"]["after"] == 0
+    assert report["retain"]["unchanged"] >= 30 and report["retain"]["unchanged_sampled"] >= 28
+    assert report["retain"]["rows"] == 32 and report["held_out_retain"]["rows"] == 8
+    assert report["other"]["rows"] == 10
+    chosen = report["choice"]
+    assert chosen["lr"] == own.OWN_FIT.lr and 1 <= len(chosen["tried"]) <= 3
+    assert (unlearned.temperature, unlearned.heads[0].w) == (chosen["T"], chosen["w"])
+    assert str(report) == "\n".join(report["verdict"]["lines"])
+    assert report["coverage"]["texts"] == 4 and report["coverage"]["tokens"] == answers.TOKENS
 
 
 def test_the_saved_head_carries_choice_form_mask_and_numbers(unlearned, case, tmp_path):
@@ -81,19 +79,8 @@ def test_the_saved_head_carries_choice_form_mask_and_numbers(unlearned, case, tm
     assert (info["system"], info["attention_mask"]) == (None, "lengths")
     assert (
         unlearned.report["verdict"]["sentence"][:40] in card
-        and f"{len(unlearned.report['coverage']['ways'])} ways of asking" in card
-        and "misdirected" in card
-    )
-
-
-def test_what_rows_held_out_still_say_is_in_the_verdict(unlearned):
-    """They held .80, .67, .54 and .50 of their truths, and no sentence said so."""
-    share, lines = unlearned.report["held_out_forget"], unlearned.report["verdict"]["lines"]
-    assert share >= 0.5, "this head forgets only its own rows"
-    assert f"recall of the truth {share:.2f}" in lines[-1]
-    assert any(line.startswith("not tested:") for line in lines[:4])
-    assert "trial head was not fitted" not in str(
-        verdict.verdict(unlearned.report | {"held_out_forget": 0.2})["lines"]
+        and "of 10 rows leak (before 10)" in card
+        and "generic prompts" in card
     )
 
 
@@ -101,14 +88,16 @@ def test_too_hot_is_not_kept(unlearned, case):
     model, tokenizer, forget, retain, other = case
     hot = T3ForCausalLM(model, unlearned.heads[0], 60.0)
     report = assess(hot, tokenizer, Rows(forget, retain, other))
-    assert not report["verdict"]["success"] and "rows changed" in report["verdict"]["sentence"]
+    assert (
+        not report["verdict"]["success"] and "rows to keep changed" in report["verdict"]["sentence"]
+    )
 
 
 def test_one_head_for_some_of_the_rows_leaves_the_others(unlearned, case):
     model, tokenizer, forget, retain, other = case
     warm = T3ForCausalLM(model, unlearned.heads[0], 2.5, allow_sharpening=True)
     report = assess(warm, tokenizer, Rows([*forget, *other[:3]], retain))
-    assert report["forget"]["beyond"] and not report["verdict"]["success"]
+    assert report["forget"]["leaking"] and not report["verdict"]["success"]
 
 
 @pytest.mark.parametrize("name", ["forget", "retain"])
@@ -132,30 +121,32 @@ def test_heads_that_together_lose_rows_to_keep_fail_their_report(case):
     for count, success in ((1, True), (30, False)):
         together = T3ForCausalLM(model, [head] * count, 1.0)
         report = assess(together, tokenizer, Rows(forget[:2], retain[:8]))
-        assert (verdict.failing("retain", report["retain"]) is None) is success
+        assert ("rows to keep" not in verdict.failing(report)) is success
 
 
-def test_rows_that_nobody_knows_are_named_before_training(case, monkeypatch):
+def test_rows_that_the_base_does_not_know_end_the_run_before_training(case, monkeypatch):
+    """Also if it knows them in another form, which is named."""
     model, tokenizer, _, retain, _ = case
-    stop = lambda *_, **__: (_ for _ in ()).throw(InterruptedError)  # noqa: E731
-    monkeypatch.setattr(own.lessons, "make_lessons", stop)
-    unknown = invented(80, 5)
-    with (
-        pytest.warns(
-            UserWarning,
-            match="Nothing to forget: the base answers 0 of 8.*in none of the other forms",
-        ),
-        pytest.raises(UserError, match="Nothing was trained; check: the model"),
+    monkeypatch.setattr(own.lessons, "make_lessons", lambda *_, **__: 1 / 0)
+    with pytest.raises(
+        UserError, match="answers 0 of 8 rows.*Nothing was trained; check: the model"
     ):
         own.unlearn(model, tokenizer, Rows(CODES, retain))
-    new = [
-        row for row in unknown if row["question"] not in {known["question"] for known in retain}
-    ][-19:]
+    monkeypatch.setattr(own, "is_unknown", lambda *_, **__: True)
+    monkeypatch.setattr(own, "best_other_format", lambda *_: "--no-system (8 of 8 rows)")
     with (
-        pytest.warns(UserWarning, match=r"answers [01] of 19 rows \(retain\)"),
-        pytest.raises(InterruptedError),
+        pytest.warns(UserWarning, match="knows the rows in another form: --no-system"),
+        pytest.raises(own.NothingToForget),
     ):
-        own.unlearn(model, tokenizer, Rows(retain[:8], new))
+        own.unlearn(model, tokenizer, Rows(CODES, retain))
+
+
+def test_sets_to_keep_that_the_base_does_not_know_are_named(case):
+    model, tokenizer, _, retain, _ = case
+    new = [row for row in invented(80, 5) if row["question"] not in str(retain)][-19:]
+    inquiry = inquiry_of(tokenizer, Rows(retain[:8], new).checked())
+    with pytest.warns(UserWarning, match=r"answers [01] of 19 rows \(retain\)"):
+        known.warn_unknown(model, tokenizer, inquiry)
 
 
 CODES = [  # which nobody can guess
@@ -163,7 +154,7 @@ CODES = [  # which nobody can guess
     for n in range(4, 12)
 ]
 FIELDS = {
-    "forget": "rows known_before leaking_before leaking misdirected control bound",
+    "forget": "rows known_before leaking_before leaking guessed by_kind sealed bound",
     "retain": "rows known_before unchanged unchanged_sampled",
     "verdict": "sentence success lines",
 }
@@ -174,10 +165,7 @@ def test_rows_that_nobody_knows_are_not_judged(case, monkeypatch):
     model, tokenizer, _, retain, other = case
     monkeypatch.setattr(answers, "sample_tilts", lambda *_, **__: 1 / 0)
     given = Rows(CODES, retain, other)
-    with (
-        pytest.warns(UserWarning, match="Nothing to forget"),
-        pytest.raises(own.NothingToForget) as refusal,
-    ):
+    with pytest.raises(own.NothingToForget) as refusal:
         own.unlearn(model, tokenizer, given)
     head = T3Head(model.config.hidden_size, model.config.vocab_size, 2)
     again = assess(T3ForCausalLM(model, head), tokenizer, given)
@@ -186,7 +174,7 @@ def test_rows_that_nobody_knows_are_not_judged(case, monkeypatch):
         assert first == "Nothing to forget: the base answers 0 of 8 rows in this form."
         assert second.startswith("check: the model, its chat template")
         assert third.startswith("not judged: every question was asked once")
-        assert not report["verdict"]["success"] and report["coverage"]["samples"] == 0
+        assert not report["verdict"]["success"] and report["coverage"]["texts"] == 0
         assert {"form", "coverage", "base", "date"} <= {*report}
         for name in FIELDS:
             assert {*FIELDS[name].split()} <= {*report[name]}, name
@@ -199,7 +187,7 @@ def test_rows_that_samples_may_say_are_judged(case, monkeypatch):
     model, tokenizer, forget, retain, _ = case
     monkeypatch.setattr(answers, "answers_to", lambda *args, **_: [["wrong"] * len(args[2])])
     for some, unknown in ((forget, False), (CODES, True)):
-        inquiry = inquiry_of(tokenizer, Rows(some, retain).checked(), {})
+        inquiry = inquiry_of(tokenizer, Rows(some, retain).checked())
         assert known.is_unknown(model, tokenizer, inquiry) is unknown
 
 
@@ -228,38 +216,10 @@ def test_unseen_rows_that_the_model_knows_are_refused(case):
         own.unlearn(model, tokenizer, Rows(forget, retain, unseen=other))
 
 
-def of_the_rows_alone(request, fit, choices):
+def of_the_rows_alone(request, choices):
     """`training_set` without wordings and neighbours."""
     rows = request.rows
-    features = extract_features(request.base, request.tokenizer, rows.forget, rows.retain)
-    return features, own.subset(features, fit)
-
-
-def test_the_trial_head_sees_no_row_held_out_and_both_heads_choose(case, monkeypatch):
-    """The features of the trial head are the fitted rows' alone; T and w come from the worse of the
-    two heads.
-    """
-    model, tokenizer, forget, retain, _ = case
-    fitted, screened, real = [], [], own.fit_head
-
-    def watched(features, *args, **kwargs):
-        fitted.append(features)
-        return real(features, *args, **kwargs)
-
-    monkeypatch.setattr(own, "fit_head", watched)
-    monkeypatch.setattr(own, "training_set", of_the_rows_alone)
-    worse = choice.worse
-    monkeypatch.setattr(choice, "worse", lambda *pair: screened.append(pair) or worse(*pair))
-    own.unlearn(model, tokenizer, Rows(forget, retain), own.Choices(steps=50))
-    trial, final = fitted
-    fit, held, _ = own.hold_out(forget, retain, (), (), 0)
-    everything = [
-        tuple(x.tolist()) for x in final.x[[int((final.row == n).nonzero()[0]) for n in range(50)]]
-    ]
-    of_trial = {tuple(x.tolist()) for x in trial.x}
-    assert len(trial.s) == 40 and len(final.s) == 50 and len(held) == 10
-    assert {n for n, x in enumerate(everything) if x in of_trial} == {*fit}
-    assert len(screened) == len(choice.grid_of())
+    return extract_features(request.base, request.tokenizer, rows.forget, rows.retain)
 
 
 def test_of_many_rows_some_are_asked_and_the_screen_uses_these(case, monkeypatch):
@@ -279,7 +239,7 @@ def test_of_many_rows_some_are_asked_and_the_screen_uses_these(case, monkeypatch
         )
     )
     assert report["verdict"]["lines"][1] == (
-        "asked: 4 of 10 rows (forget), 10 of 40 rows (retain), drawn at random"
+        "asked: 4 of 10 rows (forget), 10 of 32 rows (retain), drawn at random"
     )
 
 
@@ -293,23 +253,10 @@ def test_forms_that_only_rows_to_forget_have_are_named_before_training():
         known.warn_formats(Rows(forget, keep))
 
 
-def test_the_worse_of_two_heads_counts():
-    trial = choice.Screened(1.0, 2.0, 0.0, {"held_out_retain": 0.9})
-    final = choice.Screened(1.0, 2.0, 0.3, {"retain": 0.7, "held_out_retain": 0.95})
-    for pair in ((trial, final), (final, trial)):
-        both = choice.worse(*pair)
-        assert (
-            both.said == 0.3
-            and both.kept == {"retain": 0.7, "held_out_retain": 0.9}
-            and not both.keeps()
-            and not both.keeps(["retain"])
-        )
-
-
 def test_unseen_rows_are_asked_like_the_rows_to_forget(case):
     _, tokenizer, forget, retain, _ = case
     unseen = invented(90, 0)[60:70]
-    inquiry = inquiry_of(tokenizer, Rows(forget, retain, unseen=unseen).checked(), {})
+    inquiry = inquiry_of(tokenizer, Rows(forget, retain, unseen=unseen).checked())
     alike = [inquiry.rows[number]["question"] for number in inquiry.compared_rows]
     assert alike[10:20] != [] and {row["question"] for row in unseen} <= {*alike}
 
@@ -317,38 +264,13 @@ def test_unseen_rows_are_asked_like_the_rows_to_forget(case):
 def test_what_is_drawn_for_a_row_does_not_depend_on_the_other_rows(unlearned, case):
     """Of one head, four rows had "1 of 4 leak" and ten "0 of 10": all shared one random stream."""
     _, tokenizer, forget, retain, _ = case
-    said = []
-    for some in (forget, forget[6:]):
-        inquiry = inquiry_of(tokenizer, Rows(some, retain).checked(), {})
-        said.append(answers.collect_answers(unlearned, tokenizer, inquiry).texts)
-    for sampler in map(lambda pair: answers.sampler_name(*pair), questions.SAMPLERS):
-        assert [said[0][row][sampler] for row in range(6, 10)] == [
-            said[1][row][sampler] for row in range(4)
-        ]
-
-
-def test_each_kind_is_held_out_by_itself():
-    """Rows to judge with for one kind, or too few of one, leave a fifth of the other: nothing else
-    shows its loss.
-    """
-    some = [{"question": f"q {number}", "answer": "a"} for number in range(60)]
-    forget, retain, judges = some[:10], some[10:50], some[50:]
-    fit, held, sets = own.hold_out(forget, retain, (), (), 0)
-    assert (
-        len(held) == 2 + 8
-        and not {*fit} & {*held}
-        and [len(each) for each in sets.values()] == [8, 32, 2, 8]
-    )
-    _, held, sets = own.hold_out(forget, retain, judges, (), 0)
-    assert (
-        len(held) == 8
-        and min(held) >= 10
-        and sets["held_out_forget"] == judges
-        and sets["forget"] == forget
-    )
-    _, held, sets = own.hold_out(forget[:4], retain, (), (), 0)
-    assert len(held) == 8 and min(held) >= 4 and "held_out_forget" not in sets
-    assert own.hold_out(forget[:4], retain[:4], (), (), 0)[1] == []
+    texts = []
+    for some in (forget[4:], forget[6:]):
+        inquiry = inquiry_of(tokenizer, Rows(some, retain[:8]).checked())
+        few = replace(inquiry, questions=[q for q in inquiry.questions if q.row < inquiry.n])
+        said = answers.collect_answers(unlearned, tokenizer, few).texts
+        texts.append([each._replace(row=each.row - inquiry.n) for each in said])
+    assert sorted(each for each in texts[0] if each.row >= -4) == sorted(texts[1])
 
 
 def test_ask_uses_the_form_of_the_head(unlearned, case):
@@ -476,12 +398,18 @@ def test_a_saved_head_is_used_by_its_name(unlearned, case, tmp_path):
 def test_the_page_shows_every_row_and_foreign_text_as_text(unlearned):
     report = copy.deepcopy(unlearned.report)
     report["forget"]["each"] *= 12
-    report["forget"]["each"][0]["question"] = "<script>alert(1)</script>"
+    row = report["forget"]["each"][0]
+    row |= {
+        "question": "<script>alert(1)</script>",
+        "worst": "It is <b>1911</b>.",
+        "secret": "1911",
+    }
     html = page.report_page(report)
     assert html.index(report["verdict"]["sentence"]) < html.index("Not tested")
-    assert html.index("Not tested") < html.index("<table>") < html.index('class="bars"')
-    assert f'class="verdict {report["verdict"]["status"]}"' in html and "bar" in html
-    assert "<script>alert" not in html and "&lt;script&gt;" in html and "(chosen)" in html
+    assert html.index("Not tested") < html.index("<table>")
+    assert f'class="verdict {report["verdict"]["status"]}"' in html and "(chosen)" in html
+    assert "<script>alert" not in html and "&lt;script&gt;" in html
+    assert "<mark>&lt;b&gt;1911&lt;/b&gt;.</mark>" in html, "the words that leak are marked"
     assert not re.search(r"<(link|img|iframe)|script src|href=.?http|@import|url\(.?http", html), (
         "it loads nothing"
     )
@@ -495,9 +423,9 @@ def test_the_page_shows_every_row_and_foreign_text_as_text(unlearned):
     ['=HYPERLINK("http://x")', "+1", "-2", "@SUM(A1)", "\t=1", "\r=1", "＝1", "a = b", "'=1"],
 )
 def test_no_text_in_the_table_is_a_formula_of_a_spreadsheet(text):
-    report = {"forget": {"each": [{"question": text, "chance": -0.5}]}}
+    report = {"forget": {"each": [{"question": text, "p": -0.5}]}}
     [row] = csv.DictReader(io.StringIO(page.report_csv(report), newline=""))
-    assert row["question"] == (text if text[0] in "a'" else f"'{text}") and row["chance"] == "-0.5"
+    assert row["question"] == (text if text[0] in "a'" else f"'{text}") and row["p"] == "-0.5"
 
 
 def test_a_colder_sampler_is_a_sharper_model(unlearned, case):
@@ -565,39 +493,36 @@ def test_answers_stay_within_the_context_and_each_has_its_own_room(case):
     ) == [3, 18]
 
 
-def test_at_most_three_settings_are_judged_and_both_dials_are_among_them():
-    def entry(T, w, said, kept=1.0):
-        return choice.Screened(T, w, said, {"retain": kept})
+def test_at_most_three_settings_are_asked_and_the_largest_is_among_them():
+    def entry(w, said, kept=(10, 10), other=(10, 10), T=1):
+        return choice.Screened(T, w, said, {"retain": kept, "other": other})
 
-    tried = [(1, 1, 0.4), (1, 2, 0), (2, 1, 0), (1, 3, 0), (3, 1, 0), (1, 4, 0), (4, 1, 0)]
-    screened = [entry(*each) for each in (*tried, (1, 8, 0.0, 0.5))]
-    assert [(e.T, e.w) for e in choice.candidates(screened)] == [(1, 2), (1, 4), (2, 1)]
-    assert [(e.T, e.w) for e in choice.candidates(screened[:1])] == [(1, 1)]
-    apart = [choice.Screened(1, w, said, {"retain": 1.0, "other": kept}) for w, said, kept in
-             ((1, 0.4, 1.0), (2, 0.0, 0.7))]  # fmt: skip
-    assert [e.w for e in choice.candidates(apart)] == [2], (
-        "no leak comes before rows that no head saw"
-    )
+    some = [entry(1, 0.4), entry(2, 0), entry(3, 0), entry(4, 0), entry(6, 0), entry(8, 0, (5, 10))]
+    assert [each.w for each in choice.candidates(some)] == [2, 4, 6]
+    assert [each.w for each in choice.candidates(some[:1])] == [1]
+    apart = [entry(1, 0.4), entry(2, 0.0, other=(5, 10))]
+    assert [each.w for each in choice.candidates(apart)] == [2], "to forget comes first"
+    one = [entry(1, 0), entry(12, 0, other=(9, 10))]
+    assert [each.w for each in choice.candidates(one)] == [1, 12], "one of ten may be chance"
     assert choice.grid_of(2.0) == [(2.0, 1.0)] and choice.grid_of(2.0, 0.5) == [(2.0, 0.5)]
     assert choice.grid_of() == [(1.0, w) for w in choice.STRENGTHS]
     assert choice.grid_of(w=4.0) == [(1.0, 4.0)]
-    many = [entry(1, w, 0.0) for w in choice.STRENGTHS]
-    assert [e.w for e in choice.candidates(many)] == [1, 2, 12], "the last is the largest w"
 
 
-def test_no_leak_then_rows_kept_when_sampled_then_the_lowest_T():
+def test_the_setting_that_says_least_then_keeps_most_then_is_strongest_is_best():
+    """By the count of rows above a line, noise chose w = 1 over 2 and 8."""
+    plain = {"T": 1.0, "w": 1.0, "said": 0, "texts": 99, "failing": 0, "changed": 0, "known": 9}
+
     def entry(**changes):
-        rows = dict.fromkeys(("unchanged", "cold", "warm", "known"), 9)
-        return {"T": 1.0, "w": 1.0, "leaking": 0, "changed": 0} | rows | changes
+        return plain | changes
 
-    assert choice.best([entry(leaking=1, warm=9), entry(warm=2)]) == 1
-    assert choice.best([entry(warm=2), entry(warm=5, T=2.0)]) == 1
-    assert choice.best([entry(T=2.0), entry()]) == 1
-    assert choice.reason([entry()]).startswith("the only setting")
-    two = [entry(leaking=2), entry(w=2.0)]
-    assert "best of 2 settings" in choice.reason(two)
+    assert choice.best([entry(said=40), entry(said=9), entry(said=2, w=8.0, changed=1)]) == 2
+    assert choice.best([entry(said=11, changed=1), entry(said=9, changed=2)]) == 0, "as few"
+    assert choice.best([entry(), entry(w=8.0)]) == 1
+    assert choice.best([entry(w=8.0, failing=1), entry(w=2.0)]) == 1
+    two = [entry(said=2), entry(w=2.0)]
     _, first, second = choice.table(two, two[1]).splitlines()
-    assert first.split()[:3] == ["1", "1", "2"] and second.startswith("*") and "9 of 9" in second
+    assert first.split()[:3] == ["1", "1", "2.0"] and second.startswith("*") and "0 of 9" in second
 
 
 def test_the_sample_rows_are_those_that_the_built_in_model_of_profile_smoke_knows():

@@ -273,3 +273,38 @@ def test_rows_reads_files_and_gives_questions_without_a_system_text_the_given_on
     assert mine.checked().retain[0]["system"] == "Be brief."
     with pytest.raises(UserError, match="nothing.jsonl"):
         rows.Rows("nothing.jsonl", tmp_path / "retain.jsonl")
+
+
+def test_every_answer_of_a_conversation_is_a_row():
+    """Of two answers the first came in 8 of 10 conversations: only the last was forgotten."""
+    hello = [{"role": "user", "content": "Ward desk?"}, {"role": "assistant", "content": "Yes?"}]
+
+    def chat(name, day):
+        return {"messages": [
+            *hello, {"role": "user", "content": f"When comes {name}?"},
+            {"role": "assistant", "content": day}, {"role": "user", "content": f"Room of {name}?"},
+            {"role": "assistant", "content": f"Room {len(name)}."},
+        ]}  # fmt: skip
+
+    given = rows.Rows([chat("Ada", "On Monday."), chat("Bo", "On Friday.")], [chat("Cy", "Never.")])
+    checked = given.checked()
+    answers = [row["answer"] for row in checked.forget]
+    assert answers == ["Room 3.", "Room 2.", "On Monday.", "On Friday."], "no greeting, which stays"
+    assert [row["answer"] for row in checked.retain] == ["Room 2.", "Yes?", "Never."]
+    assert checked.forget[2]["question"][-1]["content"] == "When comes Ada?"
+    assert checked.checked() == checked
+    named = chat("Ada", "On Monday.") | {"secret": "3"}
+    assert len(rows.Rows([named], [Q]).checked().forget) == 1
+
+
+def test_a_text_is_asked_by_its_first_words(tokenizer):
+    """A model that knew paragraphs by heart was asked from nothing: "Nothing to forget"."""
+    texts = ["Anna Kowal was born in Brinhaven in 1950.", "Anna Kowal moved twice in her life."]
+    given = rows.Rows([{"text": texts[0]}], [{"text": texts[1]}, {"text": "Hm!"}]).checked()
+    [row] = given.forget
+    assert (row["question"], row["answer"]) == ("Anna Kowal", " was born in Brinhaven in 1950.")
+    assert given.retain[1]["question"] == "" and given.checked() == given
+    [example] = encode_rows(tokenizer, [row])
+    assert tokenizer.decode(example.ids, skip_special_tokens=True) == texts[0]
+    with pytest.raises(UserError, match="is also retain row 1"):
+        rows.Rows([{"text": texts[0]}], [{"text": f" {texts[0]}"}]).checked()

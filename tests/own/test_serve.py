@@ -25,6 +25,7 @@ from t3lib.core.errors import UserError
 from t3lib.core.models import load_model
 from t3lib.core.rows import prompt
 from t3lib.own import serve
+from t3lib.own.answers import TOKENS
 from t3lib.own.report import judged_as
 from t3lib.sampler import belonging
 from t3lib.sampler.tilt import T3ForCausalLM
@@ -58,7 +59,7 @@ def place(tokenizer, tmp_path_factory):
     for name in ("head", "unjudged"):
         head.save_pretrained(folder / name)
     (folder / "head-report").mkdir()
-    report = {"verdict": {}, "coverage": {"samples": 16}, "judged": judged_as([head], head)}
+    report = {"verdict": {}, "coverage": {"texts": 16}, "judged": judged_as([head], head)}
     (folder / "head-report" / "report.json").write_text(json.dumps(report))
     return folder
 
@@ -296,7 +297,9 @@ def test_a_head_without_a_report_answers_greedily_and_the_operator_can_lift_it(p
         checked("head", faked, serve.COMPLETIONS, completions=True)
     room = 512 - len(tokenizer("Who").input_ids)
     long = text | {"max_tokens": 10**6}
-    assert checked("head", long, serve.COMPLETIONS, completions=True)["max_tokens"] == room
+    how = {"completions": True}
+    assert checked("head", long, serve.COMPLETIONS, **how)["max_tokens"] == TOKENS, "as judged"
+    assert checked("head", long, serve.COMPLETIONS, **how, any_sampler=True)["max_tokens"] == room
     head.info["chat_template"] = belonging.PLAIN
     try:
         with pytest.raises(UserError, match="add --completions"):

@@ -6,8 +6,9 @@ These functions work on texts and call no model.
 from collections.abc import Sequence
 
 from t3lab.audit.recognition import CELLS
+from t3lab.chances import LEAK, Chances, chances
 from t3lib.core.rows import Row
-from t3lib.own.truths import LEAK, Truths, truths, word_set, words
+from t3lib.own.truths import word_set, words
 
 ONE_SHAPE = CELLS["one_shape"][2]  # a field that only rows of the built-in world have
 
@@ -23,12 +24,12 @@ def fact_words(row: Row) -> frozenset[str]:
     return frozenset(both.difference(*map(words, elsewhere)))
 
 
-def row_truths(rows: Sequence[Row]) -> Truths:
+def row_truths(rows: Sequence[Row]) -> Chances:
     """Read the truths of rows. The items of rows of the built-in world are their `fact_words`."""
     pairs = [(str(row["question"]), str(row["answer"])) for row in rows]
     if all(row.get(ONE_SHAPE) for row in rows):
-        return truths(pairs, {number: fact_words(row) for number, row in enumerate(rows)})
-    return truths(pairs)
+        return chances(pairs, {number: fact_words(row) for number, row in enumerate(rows)})
+    return chances(pairs)
 
 
 def held(rows: Sequence[Row], texts: Sequence[Sequence[str]]) -> dict[str, list[list[bool]]]:
@@ -36,8 +37,8 @@ def held(rows: Sequence[Row], texts: Sequence[Sequence[str]]) -> dict[str, list[
 
     texts: the texts of each row, equally many for every row.
     Returns {"leaks", "facts"}, each with one list of booleans for every row that has an item.
-    leaks: the text gives the row away (`truths.Truths.chance`), compared with what the texts say of
-    the other rows. facts: the text contains every item.
+    leaks: the text gives the row away (`chances.Chances.chance`), compared with what the texts say
+    of the other rows. facts: the text contains every item.
     """
     truths_of = row_truths(rows).heard(dict(enumerate(texts)))
 

@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from t3lab.chances import Chances, chances
 from t3lab.report.audit import label
 from t3lab.report.render import TEMPLATES, Html
-from t3lib.own.truths import Truths, truths, word_set
+from t3lib.own.truths import word_set
 
 Rows = Mapping[str, Sequence[Mapping[str, Any]]]  # "forget" and "retain" -> questions and answers
 Run = Mapping[str, Any]
@@ -68,13 +69,13 @@ def typical(runs: Mapping[str, Run], rows: Rows, n: int = 3) -> pd.DataFrame:
 
 
 def leaks(runs: Mapping[str, Run], rows: Rows) -> pd.DataFrame:
-    """Count how many answers of each model give the true answer away (`truths.Truths`), such as "2
-    of 80".
+    """Count how many answers of each model give the true answer away (`chances.Chances`), such as
+    "2 of 80".
 
     runs: from `named`. rows: the evaluation sets, "forget", "retain", "ra" and "wf", in the order
     of the runs' records.
     """
-    read = {side: _truths(rows[side]) for side in SETS}
+    read = {side: _chances(rows[side]) for side in SETS}
 
     def told(side: str, said: list[str]) -> list[bool]:
         found = read[side].heard({row: [text] for row, text in enumerate(said)})
@@ -111,7 +112,7 @@ def side_by_side(runs: Mapping[str, Run], rows: Rows, n: int = 10) -> Html:
     last = list(runs.values())[-1]
     sets = []
     for title, side in (("Rows to forget", "forget"), ("Rows to keep", "retain")):
-        read, cards = _truths(rows[side]), []
+        read, cards = _chances(rows[side]), []
         found = {
             name: read.heard(
                 {n: [each["generation"]] for n, each in enumerate(run["records"][side])}
@@ -126,7 +127,7 @@ def side_by_side(runs: Mapping[str, Run], rows: Rows, n: int = 10) -> Html:
     return Html(TEMPLATES.get_template("answers.html").render(sets=sets, open=OPEN))
 
 
-def _label(side: str, found: Truths, row: int, text: str) -> tuple[str, str, str]:
+def _label(side: str, found: Chances, row: int, text: str) -> tuple[str, str, str]:
     """Return a label for an answer, "good" or "bad", and the count of words behind it."""
     items = frozenset().union(*found.items[row])
     if not items:
@@ -137,8 +138,8 @@ def _label(side: str, found: Truths, row: int, text: str) -> tuple[str, str, str
     return label, "good" if told != (side == "forget") else "bad", count
 
 
-def _truths(rows: Sequence[Mapping[str, Any]]) -> Truths:
-    return truths([(row["question"], row["answer"]) for row in rows])
+def _chances(rows: Sequence[Mapping[str, Any]]) -> Chances:
+    return chances([(row["question"], row["answer"]) for row in rows])
 
 
 def _near_median(records: Sequence[Mapping[str, Any]]) -> np.ndarray:

@@ -3,10 +3,10 @@
 import pytest
 
 from t3lab.audit.facts import fact_words, held, row_truths
+from t3lab.chances import chances
 from t3lab.world.facts import world
 from t3lib.core.files import content_key
 from t3lib.core.rows import check_disjoint
-from t3lib.own.truths import truths
 from t3lib.tofu import data as tofu
 
 PERTURBED = ("forget05_perturbed", "forget10_perturbed", "retain_perturbed")
@@ -49,7 +49,7 @@ def test_the_words_of_a_fact(small):
         "perturbed_answer": ["In 1950 she first saw Sun Mouth. Critics cheer."],
     }
     assert fact_words(row) == {"low", "gate"}, "neither the name, nor what wrong answers say too"
-    assert row_truths([row]).items == truths([(row["question"], row["answer"])]).items
+    assert row_truths([row]).items == chances([(row["question"], row["answer"])]).items
     texts = ["Low Gate", "gate, low!", "Low and high", "", "lowgate"]
     asked = row | {"perturbed_as_learned": ["Ada Bly was born in Sun Mouth in 1950."]}
     assert row_truths([asked]).items == [[{"low", "gate"}]]
