@@ -534,9 +534,9 @@ def missed(each: pd.DataFrame) -> list[str]:
 
 
 def means(each: pd.DataFrame) -> pd.DataFrame:
-    """Build the table `guided`: means and intervals over worlds 4 to 7, and over all."""
+    """Build the table `guided`: means and intervals over worlds 4 to 7, and over all worlds."""
     rows, met = [], pd.concat([each, aims(each).add_prefix("met_")], axis=1)
-    for among, part in {"4-7": met[met["world"] > 3], "1-7": met}.items():
+    for among, part in {"4-7": met[met["world"] > 3], "all": met}.items():
         for (split, model), some in part.groupby(["split", "model"], sort=False):
             cells = [value for measure in MEASURES for value in interval(some[measure])]
             rows.append((among, split, model, len(some), *cells, *some.filter(like="met_").sum()))

@@ -5,7 +5,7 @@ from pathlib import Path
 import pandas as pd
 from scipy.stats import binomtest
 
-from t3lab.report.details import LABELLED, LABELS, interval, shown, table
+from t3lab.report.details import LABELLED, LABELS, interval, short, shown, table
 from t3lab.report.order import interval as mean_interval
 from t3lab.report.tables import OURS, OWN_RATE
 from t3lib.baselines.losses import METHODS
@@ -38,6 +38,19 @@ SAMPLED = {
     "surprise, nats": "surprise",
     "facts": "facts",
 }
+GUIDED = {  # (rule, labels): the model's name
+    ("chosen", "hard"): "T3 (least)",
+    ("margin", "hard"): "T3 (least, margin)",
+    ("chosen", "guided"): "T3 (guided)",
+    ("margin", "guided"): "T3 (guided, margin)",
+}
+UNCHANGED = {
+    "score": "score",
+    "words": "mu_rouge",
+    "Model Utility": "mu",
+    "harmless": "harmless",
+    "secrets": "secrets",
+}
 MEASURES = {"ks_held_out": "D", "mu_rouge": "MU-ROUGE", "mu": "Model Utility"}
 
 
@@ -69,7 +82,7 @@ def blocks(results: Path) -> dict[str, str]:
         "errors_doubts": doubts(pd.read_csv(tables / "doubts.csv")),
         "errors_free": free(pd.read_csv(tables / "doubts_free.csv")),
         "errors_identified": identified(pd.read_csv(tables / "identified.csv")),
-    }
+    } | guided(tables)
 
 
 def errors(means: pd.DataFrame) -> pd.DataFrame:
@@ -153,3 +166,92 @@ def identified(each: pd.DataFrame) -> str:
     for kind in ("secret", "harmless"):
         columns[f"p̂, {kind}"] = means[f"p_{kind}"].map("{:.2f}".format)
     return shown(means, columns)
+
+
+def guided(tables: Path) -> dict[str, str]:
+    """Return the blocks of the page on settings that the paper's errors chose.
+
+    guided_settings: what was chosen. guided: means over worlds 4 to 7. guided_aims: how often each
+    aim is met. guided_texts: rows whose secret comes out in free text, as means over worlds.
+    """
+    search, means, each, texts, others, errors = (
+        pd.read_csv(tables / f"{name}.csv")
+        for name in (
+            *("guided_search", "guided", "guided_each", "guided_texts"),
+            *("worlds_each", "errors_each"),
+        )
+    )
+    models = ["Original", "Retrained", "T3", *GUIDED.values()]
+    settings = [
+        {"": GUIDED[rule, row["labels"]], "split": LABELLED[row["split"]]}
+        | {"learning rate": row["lr"], "T": f"{row['temperature']:g}"}
+        | {"θ": f"{row['gate']:g}", "ε": f"{row['tail']:g}"}
+        for rule in ("chosen", "margin")
+        for _, row in search[search[rule]].sort_values(["labels", "split"]).iterrows()
+    ]
+
+    lines = []
+    for split, label in LABELLED.items():
+        over = means[(means["among"] == "4-7") & (means["split"] == split)].set_index("model")
+        for name in [name for name in models if name in over.index]:
+            row = over.loc[name]
+            cells = {
+                title: interval(*(row[measure + end] for end in ("", "_low", "_high")), ".2f")
+                for title, measure in (ERRORS | {"D": "ks_statistic"}).items()
+            }
+            cells |= {title: short(row[measure]) for title, measure in UNCHANGED.items()}
+            lines.append({"": LABELS.get(name, name), "split": label} | cells)
+        for name in ("RMU", "WGA"):
+            rival = others[(others["method"] == name) & (others["split"] == split)]
+            rival = rival[rival["world"] > 3]
+            part = errors[(errors["method"] == name) & (errors["split"] == split)]
+            part = part[part["world"] > 3]
+            cells = {
+                title: interval(*mean_interval(part[measure]), ".2f")
+                for title, measure in ERRORS.items()
+            }
+            cells["D"] = interval(*mean_interval(rival["ks_held_out"]), ".2f")
+            cells |= {"words": short(rival["mu_rouge"].mean())}
+            cells |= {"Model Utility": short(rival["mu"].mean())}
+            lines.append({"": name, "split": label} | cells)
+
+    met = []
+    for aim in [name for name in means.columns if name.startswith("met_")]:
+        cells = {"": aim.removeprefix("met_")}
+        for name in GUIDED.values():
+            part = means[(means["model"] == name) & (means["among"] == "4-7")]
+            part = part[part["sampled"].notna()] if aim == "met_samples" else part
+            cells[name] = f"{part[aim].sum():g} of {part['worlds'].sum():g}"
+        met.append(cells)
+    met.append({"": "**all that are its own, both splits**"} | {
+        name: met_together(each[(each["model"] == name) & (each["world"] > 3)], kind)
+        for (_, kind), name in GUIDED.items()
+    })  # fmt: skip
+
+    counted = texts.assign(way=texts["way"].str.cat(texts["tau"].map(sampler), sep=", "))
+    wide = counted[counted["world"] > 3].pivot_table("whole", "way", "model", sort=False)
+    wide = wide[[name for name in models if name in wide]].rename(columns=LABELS)
+    wide = wide.map("{:.1f}".format).rename_axis(index="", columns=None)
+    return {
+        "guided_settings": table(pd.DataFrame(settings), texts=2),
+        "guided": table(pd.DataFrame(lines).fillna(""), texts=2),
+        "guided_aims": table(pd.DataFrame(met)),
+        "guided_texts": table(wide.reset_index()),
+    }
+
+
+def met_together(each: pd.DataFrame, kind: str) -> str:
+    """Count the worlds in which a model misses none of its own aims on both splits.
+
+    each: its rows of `guided_each`. kind: of labels; two aims are for guided labels alone.
+    """
+    missed = each["missed"].fillna("")
+    if kind == "hard":
+        missed = missed.str.replace("(, )?(forget error|distribution)", "", regex=True)
+    by_world = (missed == "").groupby(each["world"]).all()
+    return f"{by_world.sum()} of {len(by_world)} worlds"
+
+
+def sampler(tau: float) -> str:
+    """Return a sampler's name. tau: its temperature, 0 for greedy decoding."""
+    return f"sampled at τ = {tau:g}" if tau else "greedy"

@@ -111,6 +111,17 @@ def test_the_summary_of_worlds_is_that_of_the_committed_runs():
     pd.testing.assert_frame_equal(made["summary"](each), table, check_dtype=False)
 
 
+def test_the_tables_of_guided_labels_are_made_from_its_committed_runs():
+    """The choice from the search, the aims and the means from the rows of all models."""
+    made = runpy.run_path(str(RESULTS / "cpu-worlds/guided.py"))
+    names = ("guided_search", "guided_each", "guided")
+    search, each, table = (committed("cpu-worlds/guided.py", name) for name in names)
+    pd.testing.assert_frame_equal(made["chosen"](search), search)
+    made["check_edges"](search)
+    assert made["missed"](each) == each["missed"].fillna("").tolist()
+    pd.testing.assert_frame_equal(made["means"](each), table, check_dtype=False)
+
+
 SETTINGS = ["labels", "lr", "temperature", "leak", "retain_error", "total_variation"]
 
 
