@@ -12,16 +12,21 @@ results/gate/tuned.yaml. D and Forget Quality compare with a world's second retr
 which nothing was chosen.
 
 It writes two tables below --out: `worlds_each` has one row for each run, and `worlds` has means
-over worlds with 95% intervals. It also writes a figure, the run files, and made.json, which says of
-each world which command and commit made it. A world takes about ten minutes on one core. A method
-that the table already has in a world is left out, and trained models and scores are cached in
-.t3cache, so the same command continues a killed run. --methods runs some methods only, such as
-T3,"T3 (T = 1)".
+over worlds with 95% intervals. It also writes a figure, runs/worldN.json.gz with the metrics, the
+truth ratios and the greedy answers to rows to forget of each run, and made.json, which says of each
+world which command and commit made it. A world takes four minutes of one idle core. A method that
+the table already has in a world is left out, and trained models and scores are cached in .t3cache,
+so the same command continues a killed run. --methods runs some methods only, such as T3,"T3 (T =
+1)".
 """
 
+import gzip
+import json
 import re
 import time
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -30,6 +35,7 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from t3lab import profiles, results, script
+from t3lab.audit.facts import fact_words
 from t3lab.files import read_yaml
 from t3lab.names import SPLITS
 from t3lab.profiles import WORLD
@@ -40,12 +46,16 @@ from t3lab.report.tables import OURS, OWN_RATE
 from t3lab.study.several import Work
 from t3lab.study.study import open_study
 from t3lib.core.errors import UserError
-from t3lib.core.files import project_root, read_json, write_json
+from t3lib.core.files import atomic_write, project_root, read_json, write_json
 from t3lib.core.progress import progress_bar
+from t3lib.own.truths import word_set
 
 # The measures of the tables: {column of a run: (title of its panel, whether more is better)}.
 # Forget Quality is a p-value, so it has no mean over worlds; worlds_each has every value.
 MEASURES = {"ks_held_out": ("D", False), "mu_rouge": ("MU-ROUGE", True), "mu": ("MU", True)}
+# Further measures, which the tables have and the figure has not: words and score of rows to keep,
+# words of unrelated answers, and greedy answers to rows to forget that hold the whole fact.
+MORE = {"retain_rouge": True, "retain": True, "unrelated": True, "facts": False}
 NAMES = (*tables.METHODS, OWN_RATE, *OURS)
 EACH = (
     "Every method in each of several built-in worlds. T3 (T = 1) does not temper and has the"
@@ -85,9 +95,11 @@ def make(worlds: list[int], methods: str, out: Path, tiny: bool) -> None:
         if not missing:
             continue
         began = time.process_time()
-        each = pd.concat([each, run_world(profile, world, missing, out / f"world{world}")])
+        rows, runs = run_world(profile, world, missing)
+        each = pd.concat([each, rows])
         each = each.sort_values("world", kind="stable", ignore_index=True)
         facts = script.made(began)
+        write_runs(out / "runs" / f"world{world}.json.gz", runs)
         render.write_table(table.parent, "worlds_each", each, caption=EACH)
         name = f"world {world}" + (f", {', '.join(missing)}" if known or methods else "")
         write_json(made, (read_json(made) if made.is_file() else {}) | {name: facts})
@@ -97,11 +109,10 @@ def make(worlds: list[int], methods: str, out: Path, tiny: bool) -> None:
 
 
 def run_world(
-    profile: profiles.Profile, world: int, methods: list[str], folder: Path
-) -> pd.DataFrame:
-    """Run methods of a profile in one world, and return a row for each run of them.
-
-    folder: for the run files.
+    profile: profiles.Profile, world: int, methods: list[str]
+) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """Run methods of a profile in one world. Return a row for each run of them, and the runs by
+    name, such as "T3 (gated), forget10".
     """
     opened = {name: profile[name] for name in WORLD}
     opened["stage"] = profile["stage"] | {"seed": world}
@@ -109,23 +120,64 @@ def run_world(
     asked = {"Retrained", *methods, *(["T3"] if untempered else [])}
     searched = read_yaml(project_root() / "results" / "gate" / "tuned.yaml")
     ours = [name for name in OURS if name in methods]
-    for split in profile["splits"]:
-        study = open_study(split, **opened)
-        work = Work(study, opened, profile["hyper"], [1], untempered, folder)
-        work.run([name for name in tables.METHODS if name in asked])
-        for name in ours:
-            hyper = {"T3": searched[f"{name}/{split}"]["chosen"]}
-            Work(study, opened, hyper, [1], [], folder / name).run(["T3"])
-    made = results.read_runs(folder / "runs")
-    frame = tables.main_runs(results.tidy(made))
-    frame.loc[(frame["method"] == "T3") & (frame["T"] == 1), "method"] = OWN_RATE
-    retrained, frames = [run for run in made if run["method"] == "Retrained"], [frame]
-    for name in ours:
-        runs = results.tidy([*retrained, *results.read_runs(folder / name / "runs")])
-        frames.append(runs[runs["method"] == "T3"].assign(method=name))
-    columns = ["world", "split", "method", "T", "fq_held_out", *MEASURES]
-    runs = pd.concat(frames).assign(world=world)
-    return runs.loc[runs["method"].isin(methods), columns]
+    with TemporaryDirectory() as name:
+        folder, facts = Path(name), dict[str, list[frozenset[str]]]()
+        for split in profile["splits"]:
+            study = open_study(split, **opened)
+            facts[split] = [fact_words(row) for row in study.evaluation_rows["forget"]]
+            work = Work(study, opened, profile["hyper"], [1], untempered, folder)
+            work.run([name for name in tables.METHODS if name in asked])
+            for name in ours:
+                hyper = {"T3": searched[f"{name}/{split}"]["chosen"]}
+                Work(study, opened, hyper, [1], [], folder / name).run(["T3"])
+        found = {name: results.read_runs(folder / name / "runs") for name in ("", *ours)}
+
+    retrained = [run for run in found[""] if run["method"] == "Retrained"]
+    frames, packed = [], {}
+    for name, runs in found.items():
+        every = [*retrained, *runs] if name else runs  # D needs them
+        shares = [given_away(run, facts[run["split"]]) for run in every]
+        frame = tables.main_runs(results.tidy(every).assign(facts=shares))
+        untempered_run = (frame["method"] == "T3") & (frame["T"] == 1)
+        frame = (
+            frame[frame["method"] == "T3"].assign(method=name)
+            if name
+            else frame.assign(method=frame["method"].mask(untempered_run, OWN_RATE))
+        )
+        frames.append(frame)
+        for run in runs:
+            shown = OWN_RATE if (run["method"], run["T"]) == ("T3", 1) else run["method"]
+            packed[f"{name or shown}, {run['split']}"] = kept(run)
+    columns = ["world", "split", "method", "T", "fq_held_out", *MEASURES, *MORE]
+    rows = tables.with_means(pd.concat(frames)).assign(world=world)
+    names = {f"{name}, {split}" for name in methods for split in profile["splits"]}
+    return (
+        rows.loc[rows["method"].isin(methods), columns],
+        {name: run for name, run in packed.items() if name in names},
+    )
+
+
+def given_away(run: results.Run, facts: list[frozenset[str]]) -> float:
+    """Return the share of greedy answers to rows to forget that hold every word of the row's fact.
+
+    facts: the words of each row's fact.
+    """
+    texts = [row["generation"] for row in run["records"]["forget"]]
+    return float(np.mean([fact <= word_set(text) for fact, text in zip(facts, texts)]))
+
+
+def kept(run: results.Run) -> dict[str, Any]:
+    """Return what is kept of a run: all that the tables were made from."""
+    names = ("T", "hyper", "metrics", "truth_ratio", "provenance")
+    texts = [row["generation"] for row in run["records"]["forget"]]
+    return {name: run[name] for name in names} | {"answers": texts}
+
+
+def write_runs(path: Path, runs: dict[str, Any]) -> None:
+    """Add runs to a world's file, or replace old ones."""
+    known = json.loads(gzip.decompress(path.read_bytes())) if path.is_file() else {}
+    with atomic_write(path, "wb") as handle:
+        handle.write(gzip.compress(json.dumps(known | runs).encode(), mtime=0))
 
 
 def summary(each: pd.DataFrame) -> pd.DataFrame:
@@ -136,13 +188,13 @@ def summary(each: pd.DataFrame) -> pd.DataFrame:
     t3_less: T3's value minus the method's, within each world; its interval is t3_low to t3_high.
     seen, p: of t3_less, see `order.judged`; p only of D, corrected by `order.adjusted`.
     """
-    rows = []
+    rows, more = [], {name: high for name, (_, high) in MEASURES.items()} | MORE
     splits = [split for split in SPLITS if split in set(each["split"])]
     names = [name for name in NAMES if name in set(each["method"])]
-    for split, measure in ((split, measure) for split in splits for measure in MEASURES):
+    for split, measure in ((split, measure) for split in splits for measure in (*MEASURES, *MORE)):
         values = each[each["split"] == split].pivot(index="world", columns="method", values=measure)
         rivals = values[[name for name in names if name in tables.UNLEARNING]]
-        best = rivals.max(axis=1) if MEASURES[measure][1] else rivals.min(axis=1)
+        best = rivals.max(axis=1) if more[measure] else rivals.min(axis=1)
         for name in names:
             its = values[name].dropna()
             first = int((its == best[its.index]).sum()) if name in rivals else pd.NA

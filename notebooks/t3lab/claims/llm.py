@@ -201,22 +201,6 @@ def t5_untempered(tables: Tables, split: str) -> Finding:
 
 
 @on_both_splits
-def tempering_global(tables: Tables, split: str) -> Finding:
-    """Tempering only where the classifier expects something to forget (gate .9) does not do: the
-    test tells it from held-out retrained models (Forget Quality below 0.05), and T3 as tuned not.
-    """
-    rows = tables["ablations"][lambda rows: rows["split"] == split].set_index("setting")
-    pair = rows.reindex(["tuned", "gate=0.9"], columns=["fq_held_out", "mu", "mu_rouge"])
-    if pair.isna().any(axis=None):
-        raise Missing("ablations")
-    told = "T3 and gated T3: " + ", ".join(
-        f"{name} {whole:.2f} and {gated:.2f}" for name, (whole, gated) in pair.items()
-    )
-    rejected = pair["fq_held_out"] < REJECTED
-    return Finding(bool(rejected["gate=0.9"] and not rejected["tuned"]), told)
-
-
-@on_both_splits
 def t5_interior(tables: Tables, split: str) -> Finding:
     """Some T inside the range has a better Forget Quality than the lowest and than the highest T.
 

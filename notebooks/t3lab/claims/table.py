@@ -49,7 +49,6 @@ CHECKS = {
     "thm-3.8-entropy": theory.thm_3_8_entropy,
     "thm-3.8-tokens": theory.thm_3_8_tokens,
     "forget-error-tempered": llm.forget_error_tempered,
-    "tempering-global": llm.tempering_global,
     "fq-best": llm.fq_best,
     "mu-rouge-best": llm.mu_rouge_best,
     "mu-unreliable": llm.mu_unreliable,

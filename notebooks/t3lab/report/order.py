@@ -18,6 +18,7 @@ from t3lib.baselines.losses import METHODS
 from t3lib.tofu.metrics import forget_quality_lattice
 
 PRIMARY = ("forget10", "RMU")  # the one comparison that was named before the worlds were made
+FEWEST = 4  # authors from which on an interval over draws of them says something
 LEVEL, POWER = 0.95, 0.8
 DRAWS = 2000
 PRINTED = {"forget05": 200, "forget10": 400}  # rows to forget in the paper
@@ -31,7 +32,8 @@ def order(runs: Sequence[Mapping[str, Any]], tuned: Mapping[str, float | None]) 
     runs: run files; those with a dial other than w = 1 are left out. tuned: {split: T of T3}.
 
     D is the method's mean. The standard error is the spread of t3_less over draws of authors, times
-    sqrt(n / (n - 1)) for n authors; the interval has n - 1 degrees of freedom. seen is the smallest
+    sqrt(n / (n - 1)) for n authors; the interval has n - 1 degrees of freedom, and there is none
+    with fewer than `FEWEST` authors. seen is the smallest
     difference that a study of this size finds in 80% of cases. p is two-sided (`adjusted`).
     """
     rows, models = [], references(runs)
@@ -58,9 +60,8 @@ def order(runs: Sequence[Mapping[str, Any]], tuned: Mapping[str, float | None]) 
             less = mine - means[method]
             count = -(-len(ours) // author)
             error = less[1:].std() * (count / max(count - 1, 1)) ** 0.5
-            rows.append(
-                (split, method, count, means[method][0], *judged(less[0], error, count - 1))
-            )
+            freedom = count - 1 if count >= FEWEST else 0
+            rows.append((split, method, count, means[method][0], *judged(less[0], error, freedom)))
 
     table = pd.DataFrame(rows, columns=COLUMNS)
     return table.assign(p=adjusted(table))

@@ -14,11 +14,10 @@ from runpy import run_path
 
 import pandas as pd
 from matplotlib.figure import Figure
-from scipy.stats import hmean
 
 from t3lab.report import departures, details, own, plots, render
 from t3lab.report.details import LABELLED, LABELS, TITLES, interval, made, table
-from t3lab.report.tables import BOTH_DIALS, OURS, OWN_RATE, SHARE, leaders
+from t3lab.report.tables import BOTH_DIALS, OURS, OWN_RATE, SHARE, leaders, with_means
 from t3lab.results import AUTHOR_ROWS, all_rows, paper_table
 from t3lib.baselines.losses import METHODS
 from t3lib.core.errors import UserError
@@ -179,7 +178,7 @@ def headline(results: Path) -> str:
         parts.append(_lines(scores, f"{LABELLED[SPLIT]} split", HEADLINE))
     millions = paper_table(2).set_index("method")["trainable"]["Full Fine-Tuning"] / 1e6
     printed = paper_table(1).query("split == @SPLIT").set_index("method")
-    printed = _with_means(printed.assign(fq_held_out=printed["fq"]))
+    printed = with_means(printed.assign(fq_held_out=printed["fq"]))
     parts.append(f"{_title(PAPER, millions, 400, 4000)}, no held-out retrained models.")
     parts.append(_lines(leaders(printed), f"{LABELLED[SPLIT]} split", HEADLINE))
     return "\n\n".join(parts)
@@ -303,16 +302,7 @@ def _scores(results: Path, name: str, split: str) -> pd.DataFrame:
         at = {"Original": 0.0, OWN_RATE: 1.0, "T3": scores.loc["T3", "T"]}
         scores["sampled"] = pd.Series({each: means.get(T) for each, T in at.items()})
 
-    return _with_means(scores)
-
-
-def _with_means(scores: pd.DataFrame) -> pd.DataFrame:
-    """Add the harmonic mean of the three numbers of the retain set, and the mean ROUGE-L of real
-    authors and world facts.
-    """
-    kept = scores[["retain_prob", "retain_rouge", "retain_tr"]]
-    unrelated = scores[["ra_rouge", "wf_rouge"]].mean(axis=1)
-    return scores.assign(retain=hmean(kept.clip(lower=0), axis=1), unrelated=unrelated)
+    return with_means(scores)
 
 
 def _title(title: str, millions: float, n: int, rows: int) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from scipy.stats import hmean
 
 from t3lab.audit.labels import HIDING
 from t3lab.names import SPLITS, TUNING_SEEDS
@@ -535,6 +536,15 @@ def ran(table: pd.DataFrame) -> pd.DataFrame:
 def main_runs(frame: pd.DataFrame) -> pd.DataFrame:
     """Select the runs that are no ablation and have w = 1."""
     return frame[frame["setting"].isna() & (frame["w"].fillna(1) == 1)]
+
+
+def with_means(scores: pd.DataFrame) -> pd.DataFrame:
+    """Add the harmonic mean of the three numbers of the retain set, and the mean ROUGE-L of real
+    authors and world facts.
+    """
+    kept = scores[["retain_prob", "retain_rouge", "retain_tr"]]
+    unrelated = scores[["ra_rouge", "wf_rouge"]].mean(axis=1)
+    return scores.assign(retain=hmean(kept.clip(lower=0), axis=1), unrelated=unrelated)
 
 
 def t3_runs(frame: pd.DataFrame) -> pd.DataFrame:

@@ -17,7 +17,7 @@ from test_citations import KNOWN
 from t3lab import names, results
 from t3lab.claims import llm, theory
 from t3lab.claims import table as claims
-from t3lab.claims.findings import Finding, Missing, Tables, joined, less, printed_tables
+from t3lab.claims.findings import Finding, Tables, joined, less, printed_tables
 from t3lab.names import SPLITS
 from t3lab.report import render, tables
 from t3lab.report.order import order
@@ -454,17 +454,6 @@ def test_the_forget_error_is_lower_at_the_chosen_T_if_it_is_in_nearly_all_worlds
     with pytest.raises(Missing):
         other = each[each["lr"] < 0.01]
         llm.forget_error_tempered(given(tmp_path, search=search, errors_each=other))
-
-
-def test_tempering_is_global_only_if_gated_t3_alone_is_told_from_a_retrained_model(tmp_path):
-    for tuned, gated, holds in ((0.5, 0.04, True), (0.5, 0.06, False), (0.01, 0.01, False)):
-        found = {"tuned": tuned, "gate=0.9": gated}
-        rows = [(split, name, fq, 0.4, 0.9) for split in SPLITS for name, fq in found.items()]
-        columns = ["split", "setting", "fq_held_out", "mu", "mu_rouge"]
-        table = pd.DataFrame(rows, columns=columns)
-        assert llm.tempering_global(given(tmp_path, ablations=table)).holds is holds
-        with pytest.raises(Missing):
-            llm.tempering_global(given(tmp_path, ablations=table[table["setting"] == "tuned"]))
 
 
 def test_the_same_rows_in_every_epoch_must_keep_as_many_answers(tmp_path):
