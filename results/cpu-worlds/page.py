@@ -37,6 +37,14 @@ SAMPLED = {
     "ROUGE-L": "rouge",
     "surprise, nats": "surprise",
     "facts": "facts",
+# What README shows: the models, and the measures with their titles.
+AGAINST = ("T3", OURS[0], OWN_RATE, "RMU", "WGA", "Retrained")
+COLUMNS = {
+    "ks_held_out": "D",
+    "retain_rouge": "words kept",
+    "retain": "score kept",
+    "unrelated": "unrelated words",
+    "facts": "whole facts",
 }
 GUIDED = {  # (rule, labels): the model's name
     ("chosen", "hard"): "T3 (least)",
@@ -77,12 +85,27 @@ def blocks(results: Path) -> dict[str, str]:
     return {
         "worlds": shown(means, {"": [LABELS.get(name, name) for name in methods]} | columns),
         "gate_worlds": table(pd.DataFrame(rows), texts=2),
+        "against": against(means),
         "errors": table(errors(pd.read_csv(tables / "errors.csv")), texts=2),
         "errors_named": named(pd.read_csv(tables / "errors_each.csv")),
         "errors_doubts": doubts(pd.read_csv(tables / "doubts.csv")),
         "errors_free": free(pd.read_csv(tables / "doubts_free.csv")),
         "errors_identified": identified(pd.read_csv(tables / "identified.csv")),
     } | guided(tables)
+
+
+def against(means: pd.DataFrame) -> str:
+    """Write what T3 and two baselines hide and keep on the 10% split, with half a 95% interval.
+
+    means: the table `worlds`, by measure, split and method.
+    """
+    columns: dict[str, list[str]] = {"`cpu`, 10% split": [LABELS.get(n, n) for n in AGAINST]}
+    for measure, title in COLUMNS.items():
+        part = means.loc[measure, "forget10"].loc[[*AGAINST]]
+        half = (part["high"] - part["low"]) / 2
+        columns[title] = [f"{m:.2f} ± {h:.2f}" for m, h in zip(part["mean"], half)]
+    columns["`cpu`, 10% split"][0] = "**T3**"
+    return table(pd.DataFrame(columns))
 
 
 def errors(means: pd.DataFrame) -> pd.DataFrame:

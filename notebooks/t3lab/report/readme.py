@@ -61,7 +61,6 @@ def blocks(results: Path) -> dict[str, dict[str, str]]:
     results/STUDY/blocks/NAME.md. UserError for a mark without a block.
     """
     found = {
-        "against": against(results),
         "hides": hides(results),
         "claims": claims(results),
         "near": near(results),
@@ -91,26 +90,6 @@ def of_study(results: Path, study: str) -> dict[str, str]:
     """Return the blocks that a study's page.py writes. study: its folder in `results`."""
     blocks: dict[str, str] = run_path(str(results / study / "page.py"))["blocks"](results)
     return blocks
-
-
-def against(results: Path) -> str:
-    """Write T3's numbers at `cpu` beside RMU's, in parentheses T3's at T = 1 and a retrained
-    model's.
-    """
-    scores, world = _scores(results, "cpu", SPLIT), f"world_{SPLIT}"
-    lines = {
-        world: "D (0 is best)",
-        "retain_rouge": "words of rows to keep (1 is best)",
-        "retain": "score of rows to keep (1 is best)",
-        "unrelated": "words of unrelated answers (1 is best)",
-    }
-    shown = scores.assign(**{world: scores[world].str[0]})[[*lines]].map(_cell)
-    pairs = {"**T3** (T = 1)": ("T3", OWN_RATE), "RMU (retrained)": ("RMU", "Retrained")}
-    columns = {
-        head: [f"{shown[each][name]} ({shown[each][other]})" for each in lines]
-        for head, (name, other) in pairs.items()
-    }
-    return table(pd.DataFrame({"`cpu`, 10% split": [*lines.values()]} | columns))
 
 
 def hides(results: Path) -> str:

@@ -6,6 +6,7 @@ import pytest
 from fabricate import fabricate
 from scipy.stats import ks_2samp, ttest_ind, ttest_rel
 
+from t3lab.names import SPLITS
 from t3lab.report.order import (
     adjusted,
     clustered_D,
@@ -98,3 +99,14 @@ def test_the_comparison_named_beforehand_is_not_corrected():
     table = pd.DataFrame(rows, columns=["split", "method", "p"])
     assert adjusted(table).tolist() == pytest.approx([0.04, 0.04, 0.04])
     assert adjusted(table.assign(p=[0.04, 0.01, 0.6])).tolist() == pytest.approx([0.04, 0.02, 0.6])
+
+
+def test_a_few_authors_have_no_interval():
+    """Draws of two authors gave intervals from -1 to 1."""
+    runs = [fabricate(name, split, None, 1) for name in ("RMU", "Retrained") for split in SPLITS]
+    runs += [fabricate("T3", split, 2.5, 1) for split in SPLITS]
+    for run in runs:
+        run["parameters"]["stage"] = {"questions": 20}  # two authors on the 5% split, four on 10%
+    table = order(runs, dict.fromkeys(SPLITS, 2.5)).set_index("split")
+    assert table.loc["forget05", ["t3_low", "t3_high", "p"]].isna().all(axis=None)
+    assert table.loc["forget10", ["t3_low", "t3_high"]].notna().all(axis=None)
