@@ -17,7 +17,7 @@ from test_citations import KNOWN
 from t3lab import names, results
 from t3lab.claims import llm, theory
 from t3lab.claims import table as claims
-from t3lab.claims.findings import Finding, Tables, joined, less, printed_tables
+from t3lab.claims.findings import Finding, Missing, Tables, joined, less, printed_tables
 from t3lab.names import SPLITS
 from t3lab.report import render, tables
 from t3lab.report.order import order
