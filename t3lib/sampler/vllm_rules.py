@@ -1,8 +1,7 @@
-"""What T3 refuses in vLLM: configurations, heads and samplers.
+"""What T3 refuses in vLLM: configurations and heads; `vllm_samplers` says which requests.
 
-`register` is called by vLLM in each of its processes (entry point vllm.general_plugins), and
-`JudgedSamplers` is loaded by it for every server (entry point vllm.logits_processors). A server
-without T3 is not affected.
+vLLM calls `register` in each of its processes (entry point vllm.general_plugins). Where this module
+cannot be imported, as beside an older vLLM, vLLM says so and goes on without T3.
 """
 
 import warnings
@@ -10,25 +9,16 @@ from typing import Any
 
 import torch
 from transformers import AutoTokenizer
-from vllm import ModelRegistry, SamplingParams
+from vllm import ModelRegistry
 from vllm.model_executor.models.config import MODELS_CONFIG_MAP, VerifyAndUpdateConfig
-from vllm.v1.sample.logits_processor import LogitsProcessor
-from vllm.v1.worker.gpu.sample.logits_processor import LogitsProcessor as LogitsProcessorV2
 
 from t3lib.classifier.head import T3Head
 from t3lib.core.errors import UserError
 from t3lib.core.settings import check, check_temperature
 from t3lib.sampler import belonging
+from t3lib.sampler.vllm_samplers import JudgedSamplers
 
 NAMES = ("T3LlamaForCausalLM", "T3TransformersForCausalLM")
-JUDGED = ((0.0, 1.0), (0.6, 0.9), (1.0, 1.0))  # (temperature, top-p) that t3 unlearn judges
-ALLOWED = "temperature 0 (greedy), temperature 0.6 with top_p 0.9, or temperature 1"
-# Fields of a request that do not change which text is probable and return no probability.
-HARMLESS = {"temperature", "top_p", "seed", "stop", "stop_token_ids", "max_tokens", "detokenize"}
-HARMLESS |= {"skip_special_tokens", "spaces_between_special_tokens", "include_stop_str_in_output"}
-HARMLESS |= {"output_kind", "stream_interval", "output_text_buffer_length", "skip_clone"}
-HARMLESS |= {"skip_reading_prefix_cache"}
-MOST = 8  # samples of one request
 
 
 def register() -> None:
@@ -141,59 +131,3 @@ def heads_of(model_config: Any) -> tuple[list[T3Head], float, float, float]:
         dials[name] = values.pop()
     T = check_temperature(dials["temperature"])
     return heads, T, check("gate", dials["gate"]), check("tail", dials["tail"])
-
-
-class JudgedSamplers(LogitsProcessor, LogitsProcessorV2):
-    """Refuse requests that could bring forgotten text back; it changes no logits.
-
-    A colder sampler undoes T: p_hat at (T, w), sampled at τ, is (1, w T) sampled at τ T. Logged
-    probabilities are p f^T, and a bias or a grammar makes the model choose among given secrets.
-
-    on: whether requests are checked. vLLM passes a request without its model, so this belongs to
-    the process: a server with T3 switches it on, and it stays on for other models in that process.
-    """
-
-    on = False
-
-    @classmethod
-    def validate_params(cls, sampling_params: SamplingParams) -> None:
-        """Raise UserError, which a client gets as status 400, for a request that is not allowed."""
-        if not cls.on:
-            return
-        default = SamplingParams()
-        changed = {
-            name: value
-            for name in default.__struct_fields__
-            if (value := getattr(sampling_params, name)) != getattr(default, name)
-            and not name.startswith("_")
-            and name not in HARMLESS
-        }
-        if changed.get("n", MOST + 1) <= MOST:
-            del changed["n"]
-        sampler = sampling_params.temperature, sampling_params.top_p
-        if sampler not in JUDGED:
-            changed["temperature, top_p"] = sampler
-        for name, value in changed.items():
-            raise UserError(
-                f"this server has unlearned rows and refuses {name} = {value}, which could bring"
-                f" them back; allowed: {ALLOWED}, at most {MOST} samples, no probabilities, biases"
-                " or grammars"
-            )
-
-    def __init__(self, *_: Any) -> None:
-        """Keep nothing of what the two versions of vLLM's model runner pass."""
-
-    def apply(self, logits: torch.Tensor, *_: Any) -> torch.Tensor:
-        """Return the logits unchanged."""
-        return logits
-
-    def is_argmax_invariant(self) -> bool:
-        """Return True: nothing is changed."""
-        return True
-
-    def update_state(self, batch_update: Any) -> None:
-        """Do nothing: there is no state."""
-
-    def add_request(self, req_idx: int, sampling_params: SamplingParams) -> bool:
-        """Return False: no request's logits are changed."""
-        return False

@@ -22,7 +22,7 @@ from t3lib.core.errors import UserError
 from t3lib.sampler import belonging
 from t3lib.sampler.tilt import T3ForCausalLM, tilt_logits
 
-CODE = ("t3lib/sampler/vllm.py", "t3lib/sampler/vllm_rules.py")
+CODE = tuple(f"t3lib/sampler/vllm{part}.py" for part in ("", "_rules", "_samplers"))
 LENGTHS = (3, 7, 1)  # of the requests in one batch
 
 
@@ -93,10 +93,11 @@ def served(monkeypatch):
         module = types.ModuleType(name)
         vars(module).update(content)
         monkeypatch.setitem(sys.modules, name, module)
-    names = ("t3lib.sampler.vllm_rules", "t3lib.sampler.vllm")
+    names = tuple(f"t3lib.sampler.vllm{part}" for part in ("_samplers", "_rules", ""))
     for name in names:
         monkeypatch.delitem(sys.modules, name, raising=False)
-    yield [importlib.import_module(name) for name in names]
+    _, *modules = [importlib.import_module(name) for name in names]
+    yield modules
     for name in names:
         sys.modules.pop(name, None)
 
@@ -282,12 +283,38 @@ def test_entry_points_lead_to_what_vllm_wants(served):
     points = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
     for group, kind in (("general_plugins", "register"), ("logits_processors", "JudgedSamplers")):
         where, _, name = points[f"vllm.{group}"]["t3"].partition(":")
-        assert (where, name) == (rules.__name__, kind)
+        assert name == kind and getattr(sys.modules[where], name) is getattr(rules, name)
     rules.register()
     for name, where in known.items():
         assert where == f"{module.__name__}:{name}" and hasattr(module, name)
     assert set(known) == set(STUBS["vllm.model_executor.models.config"]["MODELS_CONFIG_MAP"])
     assert len(known) == 2
+
+
+@pytest.mark.parametrize("lacking", ["", "vllm.v1.worker"])
+def test_a_server_without_t3_goes_on_beside_any_vllm(lacking, tmp_path):
+    """vLLM 0.30 has no second interface, and a server ended because t3lib asked for it. Its
+    Transformers and torch may be any, too.
+    """
+    for name in ("vllm.v1.sample.logits_processor", "vllm.v1.worker.gpu.sample.logits_processor"):
+        if not (lacking and name.startswith(lacking)):
+            folder = tmp_path.joinpath(*name.split(".")[:-1])
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "logits_processor.py").write_text("class LogitsProcessor: pass\n")
+    where = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
+    module, _, kind = where["vllm.logits_processors"]["t3"].partition(":")
+    code = f"""
+import sys
+sys.path.insert(0, {str(tmp_path)!r})
+sys.modules |= dict.fromkeys(("torch", "transformers"))  # importing either is an error
+from {module} import {kind} as processor
+from vllm.v1.sample.logits_processor import LogitsProcessor
+assert issubclass(processor, LogitsProcessor) and len(processor.__bases__) == {1 if lacking else 2}
+processor.validate_params(None)  # says nothing
+assert processor().apply("logits") == "logits"
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_results_are_newer_than_the_code():
