@@ -30,14 +30,13 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from t3lab import profiles, results, script
 from t3lab.names import SPLITS
 from t3lab.profiles import WORLD, hyper_of
 from t3lab.report import render
-from t3lab.report.look import DARK, DOTTED, PALETTE, STYLE, T3_COLOUR, panels, with_key
+from t3lab.report.look import DARK, DOTTED, PALETTE, T3_COLOUR, panels, styled, with_key
 from t3lab.report.order import interval
 from t3lab.study.methods import Subject, subject
 from t3lab.study.study import Study, open_study
@@ -204,7 +203,7 @@ def means(each: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["split", "method", *DIALS, "worlds", *spread])
 
 
-@rc_context(STYLE)
+@styled()
 def figure(over_worlds: pd.DataFrame) -> Figure:
     """Draw Forget Error, leak and Retain Error against T for a weak and a strong head, one row of
     panels for each split. over_worlds: the table `errors`.

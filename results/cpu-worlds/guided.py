@@ -62,7 +62,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from matplotlib import rc_context
 from matplotlib.figure import Figure
 from scipy.stats import hmean
 from torch import Tensor
@@ -74,7 +73,7 @@ from t3lab.audit.recognition import recognized
 from t3lab.names import SPLITS
 from t3lab.profiles import WORLD, hyper_of
 from t3lab.report import render
-from t3lab.report.look import DARK, STYLE, T3_COLOUR, panels
+from t3lab.report.look import DARK, T3_COLOUR, panels, styled
 from t3lab.report.order import interval
 from t3lab.study.audit import unseen_rows
 from t3lab.study.methods import dialled, load_models, subject
@@ -545,7 +544,7 @@ def means(each: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=[*columns, *(f"met_{name}" for name in AIMS)])
 
 
-@rc_context(STYLE)
+@styled()
 def figure(each: pd.DataFrame) -> Figure:
     """Draw the errors of each model in each world, one row of panels for each split.
 

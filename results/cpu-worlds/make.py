@@ -31,7 +31,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import seaborn as sns
-from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from t3lab import profiles, results, script
@@ -40,7 +39,7 @@ from t3lab.files import read_yaml
 from t3lab.names import SPLITS
 from t3lab.profiles import WORLD
 from t3lab.report import render, tables
-from t3lab.report.look import COLOURS, STYLE, panels
+from t3lab.report.look import COLOURS, panels, styled
 from t3lab.report.order import adjusted, interval, judged
 from t3lab.report.tables import OURS, OWN_RATE
 from t3lab.study.several import Work
@@ -197,6 +196,8 @@ def summary(each: pd.DataFrame) -> pd.DataFrame:
         best = rivals.max(axis=1) if more[measure] else rivals.min(axis=1)
         for name in names:
             its = values[name].dropna()
+            if its.empty:
+                continue  # a run from before this measure was kept
             first = int((its == best[its.index]).sum()) if name in rivals else pd.NA
             less = (values["T3"] - its).dropna()
             gap = judged(less.mean(), less.std() / len(less) ** 0.5, len(less) - 1)
@@ -208,7 +209,7 @@ def summary(each: pd.DataFrame) -> pd.DataFrame:
     return table.assign(p=adjusted(table[tested])).astype({"first": "Int64"})
 
 
-@rc_context(STYLE)
+@styled()
 def figure(each: pd.DataFrame) -> Figure:
     """Draw each method in each world, and its mean with a 95% interval (grey), one panel for each
     split and measure.

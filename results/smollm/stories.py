@@ -13,14 +13,13 @@ import argparse
 from textwrap import shorten
 
 import pandas as pd
-from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 import t3lib
 from t3lab import script
 from t3lab.explore import stories
 from t3lab.report import render
-from t3lab.report.look import PALETTE, STYLE, T3_COLOUR
+from t3lab.report.look import PALETTE, T3_COLOUR, styled
 from t3lib.core.files import project_root
 
 GRID = (1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0)
@@ -75,7 +74,7 @@ def lines(name: str, told: stories.Told) -> pd.DataFrame:
 
 def figure(table: pd.DataFrame) -> Figure:
     """Draw the shares against T, a row of panels for each head, above answers of the weak head."""
-    with rc_context(STYLE | {"axes.grid.axis": "y"}):
+    with styled({"axes.grid.axis": "y"}):
         drawn = Figure(figsize=(5.2, 7.4), layout="constrained")
         plots, texts = drawn.subfigures(2, 1, height_ratios=(3.4, 4.0))
         axes = plots.subplots(2, 2, sharex=True, sharey=True)

@@ -5,13 +5,15 @@ be read in black and white. Sizes are inches of a printed page: 3.3 is one colum
 Letters have 8 points.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import cycle
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import seaborn as sns
+from matplotlib import rc_context, rcdefaults, rcParams
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -71,6 +73,17 @@ STYLE: Any = {  # Any, because the stubs allow only literal names of settings
 }
 # Of the figure in README, which must be readable at half its size.
 LARGE = {"font.size": 10, "axes.titlesize": 10, "xtick.labelsize": 9, "ytick.labelsize": 10}
+
+
+@contextmanager
+def styled(more: Mapping[str, Any] | None = None) -> Iterator[None]:
+    """Draw with the defaults of Matplotlib, `STYLE` and `more`, whatever a matplotlibrc says."""
+    with rc_context():
+        rcdefaults()
+        rcParams.update(STYLE | dict(more or {}))
+        yield
+
+
 PLAIN = FuncFormatter(lambda value, _: f"{value:g}")  # 0.1, 1, 10 on a logarithmic axis
 
 

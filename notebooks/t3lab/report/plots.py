@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import seaborn as sns
-from matplotlib import rc_context
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from scipy.stats import ks_2samp
@@ -28,7 +27,6 @@ from t3lab.report.look import (
     PALETTE,
     PAPER,
     PLAIN,
-    STYLE,
     T3_COLOUR,
     Look,
     better,
@@ -40,6 +38,7 @@ from t3lab.report.look import (
     of_splits,
     panels,
     splits_of,
+    styled,
     with_key,
 )
 from t3lab.results import log_ratios, rescaled
@@ -49,7 +48,7 @@ from t3lib.tofu.metrics import METRICS
 CAUGHT = 0.05  # with a lower Forget Quality, the test can tell the model from a retrained one
 
 
-@rc_context(STYLE)
+@styled()
 def temperature(frame: pd.DataFrame, printed: pd.DataFrame | None = None) -> Figure:
     """Draw Table 5: Forget Quality, MU-ROUGE and Model Utility of T3 against T, ours and the
     paper's, one row of panels for each split.
@@ -94,7 +93,7 @@ def temperature(frame: pd.DataFrame, printed: pd.DataFrame | None = None) -> Fig
     )
 
 
-@rc_context(STYLE)
+@styled()
 def dials(search: pd.DataFrame, title: str, n: int) -> Figure:
     """Draw Forget Quality and D against the strength w in p^(1/T) f^w, one line for each
     temperature.
@@ -135,7 +134,7 @@ def dials(search: pd.DataFrame, title: str, n: int) -> Figure:
     return figure
 
 
-@rc_context(STYLE | LARGE)
+@styled(LARGE)
 def headline(scales: Mapping[str, pd.DataFrame], columns: Mapping[str, str]) -> Figure:
     """Draw the headline tables as dots: one row of panels for each scale, one column for each
     measure, and a line at the value of the last row, the retrained model.
@@ -186,7 +185,7 @@ def headline(scales: Mapping[str, pd.DataFrame], columns: Mapping[str, str]) -> 
     return figure
 
 
-@rc_context(STYLE)
+@styled()
 def truth_ratio_cdfs(runs: Iterable[Mapping[str, Any]], *, columns: int = 4) -> Figure:
     """Draw the two truth-ratio distributions behind each Forget Quality, one panel for each run.
 
@@ -235,7 +234,7 @@ def truth_ratio_cdfs(runs: Iterable[Mapping[str, Any]], *, columns: int = 4) -> 
     )
 
 
-@rc_context(STYLE)
+@styled()
 def two_numbers(
     untempered: Mapping[str, Any],
     tempered: Mapping[str, Any],
@@ -292,7 +291,7 @@ def two_numbers(
     return figure
 
 
-@rc_context(STYLE)
+@styled()
 def tradeoff(frame: pd.DataFrame, printed: pd.DataFrame | None = None) -> Figure:
     """Draw every method's forgetting against its MU-ROUGE. Large marks are means, small ones single
     seeds. Top right is best.
@@ -332,7 +331,7 @@ def tradeoff(frame: pd.DataFrame, printed: pd.DataFrame | None = None) -> Figure
     )
 
 
-@rc_context(STYLE)
+@styled()
 def per_seed(frame: pd.DataFrame, printed: pd.DataFrame | None = None) -> Figure:
     """Draw Table 4: forgetting of every seed and its mean, ours above the paper's.
 
@@ -371,7 +370,7 @@ def per_seed(frame: pd.DataFrame, printed: pd.DataFrame | None = None) -> Figure
     )
 
 
-@rc_context(STYLE)
+@styled()
 def ablations(frame: pd.DataFrame, audited: pd.DataFrame | None = None) -> Figure:
     """Draw T3's other choices, one in each row: the measures of Table 1, recognition and AUC. Small
     marks are single seeds, large ones means.

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import seaborn as sns
-from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from t3lab.audit.labels import AUDIT
@@ -21,7 +20,6 @@ from t3lab.report.look import (
     GREY,
     LIGHT,
     MARKERS,
-    STYLE,
     T3_COLOUR,
     WHOLE,
     counted,
@@ -30,6 +28,7 @@ from t3lab.report.look import (
     method_points,
     panels,
     splits_of,
+    styled,
     with_error,
     with_key,
 )
@@ -46,7 +45,7 @@ ACROSS = {
 }
 
 
-@rc_context(STYLE)
+@styled()
 def leak_curves(leak: pd.DataFrame, models: pd.DataFrame) -> Figure:
     """Draw leak@k against k: what the best of k sampled answers gives away. Bars are standard
     errors over rows.
@@ -87,7 +86,7 @@ def leak_curves(leak: pd.DataFrame, models: pd.DataFrame) -> Figure:
     return figure
 
 
-@rc_context(STYLE)
+@styled()
 def by_product(leak: pd.DataFrame, k: int) -> Figure:
     """Draw what the best of k answers of T3 gives away against the sampler's temperature times T.
 
@@ -118,7 +117,7 @@ def by_product(leak: pd.DataFrame, k: int) -> Figure:
     )
 
 
-@rc_context(STYLE)
+@styled()
 def attacked(entries: pd.DataFrame, x: str, hue: str, values: list[str]) -> Figure:
     """Draw some columns of the table recover or requests against x, one panel for each column.
 
@@ -136,7 +135,7 @@ def attacked(entries: pd.DataFrame, x: str, hue: str, values: list[str]) -> Figu
     return with_key(figure, caption, place="right center", ncols=1)
 
 
-@rc_context(STYLE)
+@styled()
 def by_way(entries: pd.DataFrame) -> Figure:
     """Draw a table of how many rows leak in each way of asking (rows) of each model (columns).
 
@@ -162,7 +161,7 @@ def by_way(entries: pd.DataFrame) -> Figure:
     return figure
 
 
-@rc_context(STYLE)
+@styled()
 def against_temperature(table: pd.DataFrame, models: pd.DataFrame) -> Figure:
     """Draw recognition and membership of T3 at w = 1 against T, with the retrained models and the
     original.
@@ -195,7 +194,7 @@ def against_temperature(table: pd.DataFrame, models: pd.DataFrame) -> Figure:
     )
 
 
-@rc_context(STYLE)
+@styled()
 def by_model(models: pd.DataFrame, names: list[str]) -> Figure:
     """Draw measures of several models: one row for each model, one dot for each seed, one panel for
     each measure.
@@ -222,7 +221,7 @@ def by_model(models: pd.DataFrame, names: list[str]) -> Figure:
     return figure
 
 
-@rc_context(STYLE)
+@styled()
 def frontier(table: pd.DataFrame, runs: pd.DataFrame) -> Figure:
     """Draw what is left of the forgotten rows against MU-ROUGE: T3 at every (T, w), the other
     methods, and retrained models.

@@ -2,24 +2,23 @@
 
 import pandas as pd
 import seaborn as sns
-from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from t3lab.report import tables
 from t3lab.report.look import (
     PAPER,
-    STYLE,
     counted,
     log_axis,
     of_splits,
     panels,
     splits_of,
+    styled,
     with_key,
 )
 from t3lab.report.render import cell
 
 
-@rc_context(STYLE)
+@styled()
 def runtime(frame: pd.DataFrame, printed: pd.DataFrame | None = None) -> Figure:
     """Draw Table 3: seconds of training on a logarithmic scale, ours on the left and the paper's
     GPU on the right.
@@ -63,7 +62,7 @@ def runtime(frame: pd.DataFrame, printed: pd.DataFrame | None = None) -> Figure:
     )
 
 
-@rc_context(STYLE)
+@styled()
 def seconds(rows: pd.DataFrame) -> Figure:
     """Draw median and quartiles of every row of the table `benchmarks` that has seconds, on a
     logarithmic scale.

@@ -5,11 +5,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 import seaborn as sns
-from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from t3lab.names import SPLITS
-from t3lab.report.look import DOTTED, PALETTE, STYLE, T3_COLOUR, panels, with_key
+from t3lab.report.look import DOTTED, PALETTE, T3_COLOUR, panels, styled, with_key
 from t3lab.report.plots_theory import AXES
 from t3lab.report.render import SPLIT_LABELS
 
@@ -23,7 +22,7 @@ DIALLED = {
 }
 
 
-@rc_context(STYLE)
+@styled()
 def along(answers: Mapping[str, tuple[Sequence[str], Sequence[float]]], gate: float) -> Figure:
     """Draw r(x) before each token of some answers. Tokens with r(x) below the gate are tempered.
 
@@ -45,7 +44,7 @@ def along(answers: Mapping[str, tuple[Sequence[str], Sequence[float]]], gate: fl
     return figure
 
 
-@rc_context(STYLE)
+@styled()
 def frontier(table: pd.DataFrame) -> Figure:
     """Draw Forget Error against Retain Error, one line for each gate and one panel for each v_f.
 
@@ -70,7 +69,7 @@ def frontier(table: pd.DataFrame) -> Figure:
     )
 
 
-@rc_context(STYLE)
+@styled()
 def dial(table: pd.DataFrame) -> Figure:
     """Draw what T3 hides and keeps as the gate moves: one row of panels for each split.
 

@@ -12,11 +12,10 @@ from functools import partial
 import numpy as np
 import pandas as pd
 import seaborn as sns
-from matplotlib import rc_context
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
 
-from t3lab.report.look import PLAIN, STYLE, WHOLE, Look, few_ticks, panels, with_error, with_key
+from t3lab.report.look import PLAIN, WHOLE, Look, few_ticks, panels, styled, with_error, with_key
 from t3lab.theory.experiments import Fits
 from t3lab.theory.table import LOWER, N
 from t3lib import theory
@@ -29,7 +28,7 @@ AXES = {"forget": r"Forget Error $\mathcal{E}_f$", "retain": r"Retain Error $\ma
 PAPERS = "the paper's partition function"
 
 
-@rc_context(STYLE)
+@styled()
 def errors(table: pd.DataFrame, vary: str, trials: int) -> Figure:
     """Draw Figure 2 (vary="v_f") or Figure 3 (vary="n"): Forget Error above and Retain Error below,
     against T.
@@ -75,7 +74,7 @@ def errors(table: pd.DataFrame, vary: str, trials: int) -> Figure:
     )
 
 
-@rc_context(STYLE)
+@styled()
 def classifier(fits: Fits, trial: int) -> Figure:
     """Draw Figure 4: the samples of one trial (counts, left axis) and the classifier fitted to them
     (probability, right axis).
@@ -113,7 +112,7 @@ def classifier(fits: Fits, trial: int) -> Figure:
     )
 
 
-@rc_context(STYLE)
+@styled()
 def densities(fits: Fits, trial: int, temperatures: Sequence[float] = (1.0, 1.5, 2.0)) -> Figure:
     """Draw Figure 5: p̂_T of the same classifier (black) over p_r (blue) at each T. The red line
     uses the paper's partition function.
@@ -142,7 +141,7 @@ def densities(fits: Fits, trial: int, temperatures: Sequence[float] = (1.0, 1.5,
     )
 
 
-@rc_context(STYLE)
+@styled()
 def bounds(table: pd.DataFrame) -> Figure:
     """Draw error against bound for every row of the table `bounds`, one panel for each bound. On
     the diagonal a bound is tight.
@@ -179,7 +178,7 @@ def bounds(table: pd.DataFrame) -> Figure:
     )
 
 
-@rc_context(STYLE)
+@styled()
 def slopes(
     delta: float,
     gamma: float,
@@ -243,7 +242,7 @@ def slopes(
     )
 
 
-@rc_context(STYLE)
+@styled()
 def price(measured: pd.DataFrame, epsilon: float = 1e-3) -> Figure:
     """Draw what tempering adds to the Retain Error at a memorised token, against the vocabulary.
 

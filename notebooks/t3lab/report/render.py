@@ -302,12 +302,12 @@ def save_figure(path: str | Path, figure: "Figure", caption: str = "") -> Path:
     The same figure gives the same bytes in every run. The file is written atomically. The caption,
     by default the figure's label, becomes the title in the file.
     """
-    from matplotlib import rc_context
+    from t3lab.report.look import styled
 
     stamp = {"Title": caption or figure.get_label(), "Date": None, "Creator": None}
     path = Path(path).with_suffix(".svg")
     buffer = io.BytesIO()
-    with rc_context({"svg.hashsalt": "t3lib"}):
+    with styled({"svg.hashsalt": "t3lib"}):
         figure.savefig(buffer, format="svg", metadata=stamp, bbox_inches="tight")
     with atomic_write(path, "wb") as handle:
         handle.write(compact(buffer.getvalue()))

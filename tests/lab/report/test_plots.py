@@ -1,12 +1,15 @@
 """Figures from frames: what they draw is what the numbers say, with and without runs."""
 
 import re
+import runpy
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
+from conftest import ROOT
 from fabricate import fabricate, fabricate_all
+from matplotlib import rc_context
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
@@ -295,3 +298,11 @@ def test_a_panel_without_numbers_stays_empty(frame):
     assert not axis.collections
     look.method_points(axis, frame, "mu_rouge", "fq", 25)
     assert axis.collections
+
+
+def test_a_persons_matplotlibrc_changes_no_picture(tmp_path):
+    table = pd.read_csv(ROOT / "results" / "cpu-worlds" / "tables" / "worlds_each.csv")
+    draw = runpy.run_path(str(ROOT / "results" / "cpu-worlds" / "make.py"))["figure"]
+    plain = render.save_figure(tmp_path / "plain", draw(table)).read_bytes()
+    with rc_context({"text.usetex": True, "axes.facecolor": "black", "font.size": 30.0}):
+        assert render.save_figure(tmp_path / "dark", draw(table)).read_bytes() == plain
