@@ -37,6 +37,7 @@ SAMPLED = {
     "ROUGE-L": "rouge",
     "surprise, nats": "surprise",
     "facts": "facts",
+}
 # What README shows: the models, and the measures with their titles.
 AGAINST = ("T3", OURS[0], OWN_RATE, "RMU", "WGA", "Retrained")
 COLUMNS = {
