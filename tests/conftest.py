@@ -219,7 +219,7 @@ def short_search(monkeypatch):
 
     # A random model knows no rows, and its head would not be fitted.
     monkeypatch.setattr(own, "is_unknown", lambda *_, **__: False)
-    monkeypatch.setattr(own, "OWN_STEPS", 500)
+    monkeypatch.setattr(own, "OWN_STEPS", 50)
     monkeypatch.setattr(lessons, "WORDINGS", (2, 1))
     monkeypatch.setattr(lessons, "NEIGHBOURS", 1)
     monkeypatch.setattr(lessons, "MINED", 1)
@@ -251,7 +251,15 @@ def micro_study(tmp_path_factory):
 
 
 @pytest.fixture
-def opened(micro_study, monkeypatch):
+def few_unseen(monkeypatch):
+    """40 rows that no base learned in place of 240, where no bound rests on an AUC."""
+    from t3lab.study import audit
+
+    monkeypatch.setattr(audit, "UNSEEN", 40)
+
+
+@pytest.fixture
+def opened(micro_study, few_unseen, monkeypatch):
     """forget10 of a micro stage. Its cache is the session's: a test that counts trainings takes
     settings of its own.
     """

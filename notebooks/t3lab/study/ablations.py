@@ -14,6 +14,7 @@ from t3lab.study import audit
 from t3lab.study.methods import Run, Subject, records, reports_of, subject
 from t3lab.study.study import Study
 from t3lib.baselines.losses import settings_of
+from t3lib.core.errors import UserError
 
 # Name of the setting -> what differs from the tuned T3. w None stands for the w that leaves w T as
 # tuned: p^(1/T) f^w = (p f^(w T))^(1/T), so greedy text stays the same. Settings with `gate` or
@@ -112,15 +113,29 @@ def run_dials(
     return search, records(study, heads(best["T"], best["w"], seeds))
 
 
-def run_ablations(study: Study, *, seeds: Sequence[int], settings: Mapping[str, Any]) -> list[Run]:
+def run_ablations(
+    study: Study,
+    *,
+    seeds: Sequence[int],
+    settings: Mapping[str, Any],
+    vary: Sequence[str] = ("all",),
+) -> list[Run]:
     """Run each of `ABLATIONS` with each seed; a record also names its `setting`.
 
-    T is the tuned one unless the setting changes it. Beside the metrics of every run, a record has
-    the audit's measures `HIDING`, if there are rows to compute them on.
+    vary: names of `ABLATIONS`, or "all". T is the tuned one unless the setting changes it. Beside
+    the metrics of every run, a record has the audit's measures `HIDING`, if there are rows to
+    compute them on.
     """
+    parameter("vary", vary, ["tuned"], empty=True)
+    if unknown := {*vary} - {"all", *ABLATIONS}:
+        raise UserError(f"vary: unknown {min(unknown)!r}; known: all, {', '.join(ABLATIONS)}")
+    wanted = [name for name in ABLATIONS if "all" in vary or name in vary]
+
     runs = []
     for taught, reworded in ((study, False), (paraphrased(study), True)):
-        some = [name for name in ABLATIONS if name.startswith("paraphrases") == reworded]
+        some = [name for name in wanted if name.startswith("paraphrases") == reworded]
+        if not some:
+            continue
         names = [(setting, seed) for setting in some for seed in seeds]
         more = len(taught.forget) / len(study.forget)
         every = [

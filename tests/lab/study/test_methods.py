@@ -211,9 +211,12 @@ def test_a_temperature_may_have_its_own_hyperparameters(opened):
     assert [run["hyper"]["rank"] for run in runs] == [20, 5]
 
 
+# Two tests vary these settings, and the second finds the heads and scores in the session's cache.
+VARIED = {"epochs": 2, "warmup_epochs": 0, "temperature": 3.0, "lr": 0.01}
+
+
 def test_every_ablation_differs_from_the_tuned_setting(opened):
-    settings = {"epochs": 2, "warmup_epochs": 0, "temperature": 3.0, "lr": 0.01}
-    runs = ablations.run_ablations(opened, seeds=[1], settings=settings)
+    runs = ablations.run_ablations(opened, seeds=[1], settings=VARIED)
     assert [run["setting"] for run in runs] == list(ablations.ABLATIONS)
     assert set(ablations.ABLATIONS) == set(tables.SETTINGS), (
         "a figure and a table have words for each"
@@ -226,12 +229,16 @@ def test_every_ablation_differs_from_the_tuned_setting(opened):
         ["tuned", "gate=0.99", "gate=0.9"],
         ["untrained=neutral", "untrained=neutral,gate=0.9"],
     ]
+    some = {"seeds": [1], "settings": VARIED}
+    assert ablations.run_ablations(opened, **some, vary=["decay=l2"]) == [runs[1]]
+    assert ablations.run_ablations(opened, **some, vary=[]) == []
+    with pytest.raises(UserError, match="^vary: unknown 'decay=l3'; known: all, tuned"):
+        ablations.run_ablations(opened, **some, vary=["decay=l3"])
 
 
 def test_an_ablation_brings_what_the_audit_says_of_the_same_model(opened):
     """Recognition and membership, each against the audit of that model by itself."""
-    settings = FAST | {"temperature": 3.0, "lr": 0.02, "epochs": 4}
-    runs = ablations.run_ablations(opened, seeds=[1], settings=settings)
+    runs = ablations.run_ablations(opened, seeds=[1], settings=VARIED)
     taught = ablations.paraphrased(opened)
     for setting, where, more in (
         ("tuned", opened, 1),
@@ -239,7 +246,7 @@ def test_an_ablation_brings_what_the_audit_says_of_the_same_model(opened):
         ("paraphrases,T=2,w=1", taught, 2),
     ):
         [found] = [run for run in runs if run["setting"] == setting]
-        own = ablations.ablated(settings, setting, more)
+        own = ablations.ablated(VARIED, setting, more)
         shutil.rmtree(files.cache_dir("audit"))  # so that it is asked anew
         alone, *_ = audit.audit_method(  # beside it: T = 1 with the same greedy text
             where, "T3", seeds=[1], settings=own, sampling=audit.Sampling(samples=1)
