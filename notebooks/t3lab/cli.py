@@ -275,6 +275,8 @@ def source_of(args: argparse.Namespace) -> "Source":
 def fit(args: argparse.Namespace) -> None:
     """Carry out `t3 tofu fit`: train a head on the rows of a split."""
     check_out(args.out, empty=not args.overwrite)
+
+    # the settings are checked before torch is imported
     given = {"seed": args.seed} | dict(args.set)
     template = template_of(given)
     T = check_temperature(given.pop("T", TEMPERATURE))
@@ -284,11 +286,13 @@ def fit(args: argparse.Namespace) -> None:
     if "epochs" in given:
         given.setdefault("warmup_epochs", given["epochs"] / 4)
     settings = fit_settings(given)
+
     from t3lib.core.rows import check_disjoint, templated
     from t3lib.tofu import data
     from t3lib.tofu.fit import fit_on_rows
 
     source = source_of(args)
+
     forget, retain = (
         data.load_rows(source, part) for part in (args.split, data.retain_of(args.split))
     )
@@ -298,6 +302,8 @@ def fit(args: argparse.Namespace) -> None:
     head = fit_on_rows(
         model, tokenizer, forget, retain, settings, attention_mask=args.attention_mask
     )
+
+    # what only a head decides: no training depends on it
     head.temperature, head.info["split"] = T, args.split
     for name, value in ours.items():
         setattr(head, name, value)

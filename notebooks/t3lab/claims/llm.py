@@ -172,6 +172,8 @@ def t5_untempered(tables: Tables, split: str) -> Finding:
     if rows.empty:
         raise Missing("temperature")
     row, n, edge = rows.iloc[0], ROWS[split], ""
+
+    # our own world, then held-out models, then other worlds: the best evidence there is
     found, told = [row["fq"]], "FQ at T = 1: {:.2g}"
     if not np.isnan(row.get("fq_held_out", np.nan)):
         with suppress(Missing):
@@ -180,6 +182,7 @@ def t5_untempered(tables: Tables, split: str) -> Finding:
         with suppress(Missing):
             each = tables["worlds_each"].reindex(columns=["split", "method", "fq_held_out"])
             each = each.query("split == @split").set_index("method")
+
             counts = (each["fq_held_out"] < REJECTED).groupby(level=0).agg(["sum", "size"])
             if OWN_RATE in counts.index:
                 found = [*each.loc[OWN_RATE, "fq_held_out"]]

@@ -56,8 +56,11 @@ def places(
         tempered = torch.stack([logp / T for T in temperatures], 1)[:, :, None]  # (N, T, 1, V)
         tilted = tempered + logf.new_tensor(strengths)[:, None] * logf[:, None, None]
         z, zf = tempered.logsumexp(-1)[..., 0], tilted.logsumexp(-1)  # (N, T) and (N, T, w)
+
+        # of each place the tokens that some setting of the dials makes likely
         larger = torch.maximum(logp[:, None, None], tilted - zf[..., None])
         shown = larger.topk(min(TOP, logp.shape[-1])).indices.flatten(1).tolist()
+
         for n, (row, step) in enumerate(zip(part.example.tolist(), part.step.tolist())):
             target = answers[row][step]
             tokens = sorted({target, *shown[n]})

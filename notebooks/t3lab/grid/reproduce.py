@@ -51,16 +51,19 @@ def reproduce(
     start = time.monotonic()
     if workers is not None and scheduler is not None:
         raise UserError("choose one of --workers and --scheduler")
+
     root, cache = project_root(), cache_dir().resolve()
     chosen = profiles.load_profile(profile)
     chosen = profiles.override(chosen, data=data, methods=methods, splits=splits, seeds=seeds)
     chosen = from_root(chosen, root)
+
     folder, sources = Path(out or root / "out" / chosen["name"]), notebooks or root / "notebooks"
     _check_apart(folder, cache, sources.resolve())
     # Notebooks start in the root and record their parameters, so paths relative to it do not show
     # this machine's folders.
     inside = folder.resolve().is_relative_to(root)
     shown = os.path.relpath(folder, root) if inside else str(folder.resolve())
+
     gpus = cluster.gpu_count() if scheduler is None else 0
     graph = jobs.build(
         chosen,
@@ -70,6 +73,7 @@ def reproduce(
         tuned=profiles.tuned_path(profile),
         device="cuda" if gpus else "cpu",
     )
+
     name = f"{folder.resolve().name}-{content_key(str(folder.resolve()))}"
     private = cache / "fresh" / name  # for --fresh, so that the common cache stays
     place = Place(
@@ -82,6 +86,7 @@ def reproduce(
         gpus=gpus,
         wide=bool(chosen["models"]),
     )
+
     outcomes = {} if fresh else cached(graph, place)
     todo = [job for job in graph if job.name not in outcomes]
     heading = (

@@ -122,6 +122,7 @@ def execute(job: Job, before: Sequence[Outcome], place: Place) -> Outcome:
         key = run_key(job, place)
         if outcome := finished(job, key, place):
             return outcome  # the jobs before it ran again and wrote the same files
+
         start = time.monotonic()
         try:
             outputs = _run(job, before, place)

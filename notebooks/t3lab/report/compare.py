@@ -52,6 +52,7 @@ def compare(a: str | Path, b: str | Path) -> tuple[bool, list[str]]:
 
     for table in sorted(ours | theirs):
         rows, others = ours.get(table, {}), theirs.get(table, {})
+
         whole = _reason_for_all(table, rows, others, same_runs)
         for row in rows | others:
             one, two = rows.get(row, {}), others.get(row, {})
@@ -63,6 +64,8 @@ def compare(a: str | Path, b: str | Path) -> tuple[bool, list[str]]:
                 gaps[table, row] = max(gap, gaps.get((table, row), 0.0))
                 if gap > TOLERANCE:
                     cells.append((table, row, column, one[column], two[column]))
+
+        # rows that each folder has for itself are a difference
         alone = [len(left_out.get((table, f"only in {side}"), ())) for side in "ab"]
         if all(alone) and table != "runs":
             cells.append((table, "rows that the other lacks", "", *alone))
@@ -70,6 +73,7 @@ def compare(a: str | Path, b: str | Path) -> tuple[bool, list[str]]:
     runs = {row: gap for (table, row), gap in gaps.items() if table == "runs"}
     if not (runs if ours["runs"] and theirs["runs"] else gaps or cells):
         raise UserError(f"{a} and {b} have no run in common: are they results of one profile?")
+
     lines = [
         f"a: {a}, b: {b}",
         f"compared: {_count(len(runs), 'run')}, {_count(len(gaps) - len(runs), 'row')} of tables",

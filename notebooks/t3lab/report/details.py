@@ -230,13 +230,18 @@ def two_numbers(results: Path) -> str:
         folder = results / name / "tables"
         scores, tests = (pd.read_csv(folder / f"{n}.csv") for n in ("tofu", "forget_quality"))
         scores = scores[(scores["split"] == "forget10") & scores["ks_rescaled"].notna()]
+
+        # the mean over retrained models that no setting was chosen on
         tests = tests[(tests["split"] == "forget10") & (tests["reference"] > 0)]
         tests = tests[tests["w"].fillna(1) == 1].fillna({"T": 0}).groupby(["method", "T"])
         stretched = tests["D_stretched"].mean()
+
+        # a dial of another w or share has a row of its own elsewhere
         lines = scores[~scores["method"].str.contains(r"\(a\)|, w\)")].fillna({"T": 0})
         lines = lines.assign(method=lines["method"].str.split(" ").str[0], w=1.0)
         pairs = zip(lines["method"], lines["T"])
         lines = lines.assign(stretched=[stretched[pair] for pair in pairs])
+
         names = named(lines.replace({"T": {0: None}}).astype({"T": float}))
         columns = {"": names, "mean of ln R": "ln_r_mean", "sd of ln R": "ln_r_sd"}
         columns |= {"D": "ks_held_out", "spread matched": "stretched", "both": "ks_rescaled"}

@@ -47,6 +47,8 @@ def order(runs: Sequence[Mapping[str, Any]], tuned: Mapping[str, float | None]) 
             and run["T"] in (None, tuned.get(split))
             and run["method"] not in ("Original", "Retrained")
         ]
+
+        # D of each seed, first of all rows and then of draws of authors
         drawn: dict[str, list[np.ndarray]] = {}
         for run in found:
             others = others_of(run, models)
@@ -54,7 +56,9 @@ def order(runs: Sequence[Mapping[str, Any]], tuned: Mapping[str, float | None]) 
             ours, author = run["truth_ratio"]["forget"], author_rows(run)
             each = [clustered_D(ours, theirs, author) for theirs in held]
             drawn.setdefault(run["method"], []).append(np.mean(each, axis=0))
+
         means = {method: np.mean(drawn[method], axis=0) for method in METHODS if method in drawn}
+
         mine = means.pop("T3", None)
         for method in means if mine is not None else ():
             less = mine - means[method]

@@ -75,6 +75,7 @@ def temperature(frame: pd.DataFrame, printed: pd.DataFrame | None = None) -> Fig
                 axis.scatter(t3["T"], t3[metric], s=4, color=colour, linewidth=0)
                 for level in rows.loc[rows["method"] == "Original", metric]:
                     axis.axhline(level, label="before unlearning", **DOTTED | {"color": colour})
+
             retrained = rows.loc[rows["method"] == "Retrained", metric]  # of ours, the last source
             if len(retrained):
                 axis.axhspan(retrained.min(), retrained.max(), **BAND)
@@ -122,6 +123,7 @@ def dials(search: pd.DataFrame, title: str, n: int) -> Figure:
     axes[1].spines[["left", "right"]].set_visible([False, True])
     ends = [(f"T = {T:g}", line["D"].iloc[0], colours[T]) for T, line in lines.items()]
     label_ends(axes[1], ends, left=True)
+
     seeds = int(search["n_seeds"].max())
     rates = search["lr"].nunique() if "lr" in search else 1
     several = f" At T = 1 each w has the best of {rates} learning rates." if rates > 1 else ""
@@ -202,13 +204,17 @@ def truth_ratio_cdfs(runs: Iterable[Mapping[str, Any]], *, columns: int = 4) -> 
         ratios = [np.asarray(run["truth_ratio"][name], float) for name in ("reference", "forget")]
         for values, colour, dash in zip(ratios, (GREY, COLOURS[run["method"]]), ("--", "-")):
             sns.ecdfplot(x=values, color=colour, ls=dash, lw=1.1, ax=axis)
+
         test = ks_2samp(*ratios, method="asymp")  # gives D and its place; the p-value is in the run
         bar = [float((values <= test.statistic_location).mean()) for values in ratios]
         axis.plot([test.statistic_location] * 2, bar, color="black", lw=2.2)
+
         T, p = "" if run["T"] is None else f" at $T={run['T']:g}$", run["metrics"]["fq"]
         quality = f"{p:.3f}" if p >= 5e-4 else f"{p:.0e}".replace("e-0", "e-")
         axis.set_title(f"{run['method']}{T}\nFQ {quality}, D {test.statistic:.3f}", pad=3)
         log_axis(axis)
+
+        # beyond the retrained model, but not as far as the farthest row
         low, high = np.quantile(ratios[0][ratios[0] > 0], [0.005, 0.995]) * (0.4, 2.5)
         axis.set(xlim=(low, high), ylim=(0, 1.02), yticks=(0, 0.5, 1), ylabel="")
         axis.xaxis.set_major_locator(few_ticks(low, high))
@@ -258,6 +264,7 @@ def two_numbers(
             (original, "forget"),
         )
     )
+
     k = cold.std() / onto.std()
     red, blue = {"color": T3_COLOUR}, {"color": PALETTE[0]}
     shown = [
@@ -271,6 +278,7 @@ def two_numbers(
             ("the same, moved and stretched", rescaled(before, onto), {"color": DARK}),
         ],
     ]
+
     figure, axes = panels(1, 2, (6.8, 2.4), sharex=True, sharey=True)
     for axis, title, lines in zip(axes.flat, ("T3", "the model that forgot nothing"), shown):
         for each in theirs:
@@ -278,6 +286,7 @@ def two_numbers(
         for label, values, look in lines:
             D = np.mean([ks_2samp(values, each, method="asymp").statistic for each in theirs])
             sns.ecdfplot(x=values, label=f"{label}: D {D:.2f}", lw=1.1, ax=axis, **look)
+
         axis.set(title=title, ylabel="", xlabel="ln R of a forgotten row", ylim=(0, 1.02))
         axis.set_xlim(*np.quantile(np.concatenate(theirs), [0, 1]) + (-1, 1))
         axis.legend(loc="upper left")
@@ -314,6 +323,7 @@ def tradeoff(frame: pd.DataFrame, printed: pd.DataFrame | None = None) -> Figure
         for axis, split in zip(row, splits):
             seeds = data[data["split"] == split]
             means = seeds.groupby("method")[["mu_rouge", metric]].mean().reset_index()
+
             method_points(axis, seeds, "mu_rouge", metric, 10, alpha=0.4, legend=False)
             method_points(axis, means, "mu_rouge", metric, 60)
             axis.set(xlabel="MU-ROUGE", ylabel=METRICS[metric].title)

@@ -181,6 +181,7 @@ def against_temperature(table: pd.DataFrame, models: pd.DataFrame) -> Figure:
                 axis.axhspan(around.min(), around.max(), **BAND)
             for value in here.loc[here["method"] == "Original", name]:
                 axis.axhline(value, label="before unlearning", **DOTTED)
+
             axis.plot(tilted["T"], tilted[name], color=T3_COLOUR, marker="*", ms=7, label="T3")
             axis.set(ylim=(-0.03, 1.03), xlabel="temperature $T$", ylabel=title)
             axis.set_title(AUDIT[name].title.replace(", ", ",\n"))
@@ -240,6 +241,7 @@ def frontier(table: pd.DataFrame, runs: pd.DataFrame) -> Figure:
             for level in here.loc[here["method"] == audit.YARDSTICK, name].dropna():
                 axis.axhline(level, color=GREY, lw=0.8)
             method_points(axis, here, "mu_rouge", name, 25)
+
             tilted = here[here["method"] == "T3"].dropna(subset=[name])
             for _, path in tilted.groupby("w"):
                 axis.plot(path["mu_rouge"], path[name], color=T3_COLOUR, lw=0.8)
@@ -256,6 +258,7 @@ def frontier(table: pd.DataFrame, runs: pd.DataFrame) -> Figure:
                     va="center",
                     fontsize=6,
                 )
+
             axis.set(xlim=(-0.03, 1.1), ylim=(-0.03, 1.03), xticks=(0, 0.5, 1))
             axis.set(xlabel="MU-ROUGE", ylabel=title, title=AUDIT[name].title)
             axis.label_outer()

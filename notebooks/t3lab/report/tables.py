@@ -410,10 +410,13 @@ def forget_quality(runs: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
             if run["method"] == "Retrained" and number > run["seed"]:
                 continue
             ours, theirs = map(log_ratios, (run["truth_ratio"]["forget"], others[number]))
+
             matched = metrics.forget_quality(ours - ours.mean(), theirs - theirs.mean())[1]
+
             row = dict(zip(names, (run[name] for name in names)))
             row |= {"reference": number, "n": len(ours), **near._asdict()}
             row |= {"mean": ours.mean(), "sd": ours.std(ddof=1), "D_matched": matched}
+
             if 0 in others:
                 onto = log_ratios(others[0])
                 for name, move in (("D_stretched", False), ("D_rescaled", True)):

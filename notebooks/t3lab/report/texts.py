@@ -9,10 +9,10 @@ import pandas as pd
 from t3lab.chances import Chances, chances
 from t3lab.report.audit import label
 from t3lab.report.render import TEMPLATES, Html
+from t3lab.results import Run
 from t3lib.own.truths import word_set
 
 Rows = Mapping[str, Sequence[Mapping[str, Any]]]  # "forget" and "retain" -> questions and answers
-Run = Mapping[str, Any]
 SIDES = {"forget": "rows to forget, word for word", "retain": "rows to keep, word for word"}
 SETS = {
     "forget": "leaks, rows to forget",

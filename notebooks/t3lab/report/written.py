@@ -55,12 +55,15 @@ def write(folder: str | Path, searched: Mapping[str, Mapping[str, Any]]) -> Writ
     runs = results.read_runs(folder / "runs", corrupt=damaged)
     varied = results.read_ablations(folder / "runs", corrupt=damaged)
     audits = results.read_audits(folder / "runs", corrupt=damaged)
+
     frame = results.tidy(runs + varied)
     made = Written(folder, runs, frame, results.split_labels(frame), damaged)
+
     paper = {number: results.paper_table(number) for number in (1, 4, 5)}
     tuned = {split: tables.tuned_temperature(frame, split) for split in made.splits}
     tests = tables.forget_quality(runs)
     found = sorted([*folder.glob("tables/dials--*.csv"), *folder.glob("tables/shares--*.csv")])
+
     made.tables.update(
         tofu=tables.tofu(frame, tests),
         tofu_per_seed=tables.tofu_per_seed(frame),
@@ -102,14 +105,18 @@ def _figures(made: Written, audits: list[results.Run]) -> dict[str, Figure]:
     }
     for split in frame["split"].unique():
         tuned = tables.tuned_temperature(frame, split)
+
+        # the first seed of each method and T, as it was written
         first: dict[tuple[str, float | None], results.Run] = {}
         for run in made.runs:
             if run["split"] == split and run["status"] == "ok" and run["w"] in (None, 1):
                 first.setdefault((run["method"], run["T"]), run)
+
         methods = [run for (name, T), run in first.items() if name != "T3" or tuned == T]
         heated = [run for (name, _), run in first.items() if name == "T3"]
         figures[f"truth_ratios--{split}"] = plots.truth_ratio_cdfs(methods, columns=5)
         figures[f"truth_ratios_by_T--{split}"] = plots.truth_ratio_cdfs(heated, columns=5)
+
         cold, hot, before = (
             first.get(key) for key in (("T3", 1.0), ("T3", tuned), ("Original", None))
         )

@@ -10,8 +10,9 @@ from typing import Any
 from t3lab.audit.labels import HIDING
 from t3lab.names import TUNING_SEEDS
 from t3lab.profiles import parameter
+from t3lab.results import Run
 from t3lab.study import audit
-from t3lab.study.methods import Run, Subject, records, reports_of, subject
+from t3lab.study.methods import Subject, records, reports_of, subject
 from t3lab.study.study import Study
 from t3lib.baselines.losses import settings_of
 from t3lib.core.errors import UserError

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from t3lab.identity import code_key
+from t3lab.results import Run
 from t3lab.study.study import Loaded, Study
 from t3lab.study.unlearned import fitted, training_of, unlearned, unlearned_key
 from t3lab.world import bases
@@ -19,8 +20,6 @@ from t3lib.tofu.evaluation import Report
 from t3lib.tofu.metrics import by_column
 
 OURS = ("gate", "tail", "untrained")  # T3's settings that the paper does not have
-
-Run = dict[str, Any]  # one run record, plain JSON: `results.RUN_KEYS`
 
 
 class Subject(NamedTuple):
@@ -60,6 +59,7 @@ def subject(
         raise UserError(f"unknown method {method!r}: choose one of {', '.join(METHODS)}")
     if method == "Original":
         return Subject(method, 0, study.identity["full"])
+
     if method == "Retrained" and seed == 0:
         return Subject(method, 0, study.identity[retain_of(study.split)])
     if method == "Retrained":
@@ -70,6 +70,8 @@ def subject(
     key = unlearned_key(study, method, settings, seed)
     if method != "T3":
         return Subject(method, seed, key, settings)
+
+    # settings of ours are in the key where they differ, so that older entries stay
     every, defaults = settings_of("T3", settings), settings_of("T3", {})
     T, w = float(every["temperature"] if T is None else T), float(every["w"])
     ours = {name: every[name] for name in OURS if every[name] != defaults[name]}

@@ -13,10 +13,10 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from t3lab.profiles import WORLD, hyper_of, one_line, or_smoke, parameter, seeds_of
-from t3lab.results import forget_peak_memory, made_with, write_audit, write_run
+from t3lab.results import Run, forget_peak_memory, made_with, write_audit, write_run
 from t3lab.study.ablations import run_temperatures
 from t3lab.study.audit import Sampling, audit_method, dials_of
-from t3lab.study.methods import Run, run_method
+from t3lab.study.methods import run_method
 from t3lab.study.study import Study, open_study
 from t3lib.core.errors import UserError
 

@@ -65,6 +65,8 @@ def tune_profile(
                 evidence = trials(study, method, coarse, seeds[:1])
                 evidence += trials(study, method, points, seeds)
                 entry = choose(study, method, evidence, seeds)
+
+                # only the weights of the chosen settings are worth their room
                 for lost in (
                     each["hyper"] for each in entry["trials"] if each["hyper"] != entry["chosen"]
                 ):

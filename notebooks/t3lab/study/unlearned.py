@@ -86,11 +86,13 @@ def unlearned(study: Study, method: str, settings: Mapping[str, Any], seed: int)
     info = read_sealed(folder / INFO) or {}
     if info.get("error"):
         raise Diverged(info["error"])
+
     trained, log = _kept(study, method, folder, info, seed), info
     if trained is None:
         began = time.perf_counter()
         model = study.base if method == "ULD" else copy.deepcopy(study.base)
         mask = study.scoring.attention_mask
+
         lesson = Lesson(study.forget, study.retain, study.idk, study.base, mask)
         try:
             trained, log = unlearn_baseline(
@@ -100,6 +102,7 @@ def unlearned(study: Study, method: str, settings: Mapping[str, Any], seed: int)
             log = {"hyper": dict(settings), "trainable": 0, "epochs": None, "error": str(error)}
             _note(folder, log, {"train": time.perf_counter() - began})
             raise
+
         _keep(folder, trained)
         _note(folder, log, {"train": time.perf_counter() - began})
 

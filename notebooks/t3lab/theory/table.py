@@ -50,6 +50,7 @@ def bounds_table(
             mixture.peak_forget(),
             np.asarray(mixture.excess_risk(phi)),
         )
+
         retain, forget = mixture.errors(phi, 1.0)
         lower, leak = (
             theory.forget_lower_bound(delta, gamma, peak),
