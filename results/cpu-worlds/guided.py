@@ -88,7 +88,7 @@ from t3lib.core.files import read_json, write_json
 from t3lib.core.models import pad_id
 from t3lib.core.progress import progress_bar
 from t3lib.core.rows import Row, encode_rows
-from t3lib.own.questions import AS_WRITTEN, SECOND, wordings
+from t3lib.own.questions import AS_WRITTEN, TURN, wordings
 from t3lib.sampler.tilt import tilt_logits
 from t3lib.tofu.evaluation import answer_text, metrics_of, score
 from t3lib.tofu.likelihood import UNTILTED, Tilt, answer_positions, answer_probabilities
@@ -129,6 +129,7 @@ SHOWN = {
 }
 DIALS = ["lr", "temperature", "gate", "tail"]
 FORGET = ("forget_error", "leak", "total_variation")
+SECOND = "as a second turn"  # a way of asking, as the tables call it
 ERRORS = ["forget_error", "leak", "retain_error", "total_variation", "recited", "kept"]
 OTHERS = ["ks_statistic", "mu_rouge", "score", "mu", "kept_before", "sampled", "recognized", "auc"]
 OTHERS += ["harmless", "secrets"]
@@ -460,8 +461,8 @@ def free_texts(study: Study, model: Any, tilts: Sequence[Tilt]) -> list[list[dic
     forget, tokenizer, mask = study.evaluation_rows["forget"], study.tokenizer, study.scoring
     asked: dict[str, list[Row]] = {}
     for row in forget:
-        for way, other in wordings(row, True).items():
-            asked.setdefault(way, []).append(other)
+        for (_, way), other in wordings(row, True).items():
+            asked.setdefault(SECOND if way == TURN else way, []).append(other)
     examples = encode_rows(tokenizer, forget)
     prompts = {
         way: [example.ids[: example.n_prompt] for example in encode_rows(tokenizer, rows)]

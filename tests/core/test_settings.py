@@ -62,7 +62,7 @@ def test_fit_head_head_and_unlearn_have_these_defaults():
 
 def test_set_names_settings_that_exist():
     known = {field.name for field in dataclasses.fields(FitSettings)} | {"T", "steps"}
-    known |= {"untrained", "template.NAME"}  # of own.unlearn.Choices
+    known |= {"untrained", "template.NAME", "gate", "tail"}  # of own.unlearn.Choices
     assert {*cli.SETTINGS} <= known
 
 
