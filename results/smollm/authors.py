@@ -11,9 +11,9 @@ on set 0, and nothing is chosen here, so both retained models are held out. On t
 four authors of a set are forgotten; baselines were never searched there and are left out.
 
 Beside D, the paper's two errors are measured, with the retained model of seed 1 as the judge and
-that of seed 0 as the floor: of T3 at every T with its own rate, and of gated heads with labels 0
-and with labels by guides (results/cpu-worlds/guided.py). A further guide here is SmolLM2 before it
-was taught any of TOFU's text.
+that of seed 0 as the floor: of T3 at every T with its own rate, and of heads at several rates and
+T, gated and not, with the paper's label 0 and with labels by a guide: n-grams counted from the rows
+to keep (results/cpu-worlds/guided.py), and SmolLM2 before it was taught any of TOFU's text.
 
 It writes run files below OUT/setN, the errors as OUT/setN/errors--SPLIT--METHOD.json, and from
 these the tables authors_each and authors. What is there is not made again, and --sets, --splits and
@@ -34,18 +34,17 @@ from t3lab.names import SPLITS
 from t3lab.profiles import WORLD, hyper_of
 from t3lab.report import render
 from t3lab.results.runs import plain_json
-from t3lab.study.methods import dialled, load_models, subject
+from t3lab.study.methods import load_models, subject
 from t3lab.study.several import Work
 from t3lab.study.study import Study, open_study, stage_of
-from t3lab.study.unlearned import fitted, head_settings, t3_features
 from t3lab.world import bases
-from t3lib.classifier.fit import fit_heads
 from t3lib.classifier.guide import soft_labels
 from t3lib.core.files import atomic_write, cache_dir, project_root, read_json, write_json
 from t3lib.core.models import load_model
 from t3lib.core.rows import Row, encode_rows
 from t3lib.tofu.data import retain_of
-from t3lib.tofu.likelihood import Tilt, answer_probabilities
+from t3lib.tofu.likelihood import answer_probabilities
+from t3lib.tofu.unlearning_errors import summary
 
 sys.path.append(str(project_root() / "results" / "cpu-worlds"))
 import guided  # noqa: E402
@@ -54,6 +53,8 @@ FLOOR, JUDGE = 0, 1  # seeds of the retained models
 SEED = 1  # of every method
 UNTRAINED = ("Original", "Retrained")
 BASELINES = ("WGA", "RMU", "NPO", "SimNPO")
+RATES = (5e-4, 2e-3, 1e-2, 2e-2, 4e-2, 8e-2)
+TEMPERATURES, GATES = (1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 4.0), (1.0, 0.9)
 SETTING = ["method", "guide", "lr", "T", "gate"]
 WORDS = ["retain_rouge", "retain_prob", "forget_rouge", "forget_prob"]
 ERRORS = ["forget_error", "leak", "retain_error", "total_variation", "recited", "kept"]
@@ -61,7 +62,7 @@ EACH = (
     "Profile smollm with other sets of authors to forget, settings of set 0. D is the mean over two"
     " retained models, d0 and d1 are its two values; of Retrained, the distance of the two. The"
     " errors compare with the retained model of seed 1. guide: what the labels of forgotten tokens"
-    " came from, empty for the paper's label 0."
+    " came from; none is the paper's label 0, and empty a run of the profile's own settings."
 )
 MEANS = "The table authors_each: means over sets of authors, and their least and largest value."
 
@@ -196,64 +197,52 @@ def run(
 
 
 def errors_of(study: Study, profile: profiles.Profile, method: str) -> list[dict[str, Any]]:
-    """Return a row for each model of a method: its setting, the errors, and D beside the judge."""
+    """Return a row for each model of a method: its setting, and the errors beside the judge."""
     settings = {} if method in UNTRAINED else hyper_of(profile["hyper"], method, study.split)
     judge = guided.retrained(study, JUDGE)
     if method != "T3":
         seed = FLOOR if method == "Retrained" else SEED
         model = load_models(study, [subject(study, method, seed, settings)]).model
-        [values] = guided.measures(study, judge, model)
-        return [{"method": method, "lr": settings.get("lr"), **values}]
+        [rows] = guided.row_errors(study, judge, model)
+        leak_se = guided.standard_error(rows["forget"])
+        return [{"method": method, "lr": settings.get("lr"), **summary(rows), "leak_se": leak_se}]
 
-    start = profile["stage"].get("start")
-    models = [
-        *at_every_T(study, profile),
-        *guided.candidates(study, settings, ceiling=False),
-        *pretrained_guide(study, settings, start),
+    heads = [
+        ("", each["lr"], guided.head_of(study, each, SEED, None), [point(T, 1.0)])
+        for T in profile["temperatures"]
+        for each in [hyper_of(profile["hyper"], "T3", study.split, T)]
     ]
-    found = guided.measures(study, judge, study.base, [tilt for _, tilt in models])
-    return [{"method": "T3", **setting, **values} for (setting, _), values in zip(models, found)]
+    points = [point(T, gate) for T in TEMPERATURES for gate in GATES if T > 1 or gate == 1]
+    for guide, labels in labels_of(study, profile["stage"].get("start")).items():
+        for lr in RATES:
+            head = guided.head_of(study, {**settings, "lr": lr}, SEED, labels)
+            heads.append((guide, lr, head, points))
+
+    lines = []
+    for guide, lr, head, some in heads:
+        found = guided.errors_by_point(study, judge, head, some)
+        same = {"method": "T3", "guide": guide, "lr": lr}
+        lines += [same | one | values for one, values in zip(some, found)]
+    return lines
 
 
-def at_every_T(study: Study, profile: profiles.Profile) -> list[tuple[dict[str, Any], Tilt]]:
-    """Return (setting, tilt) of T3 at every T of the profile, each with its own learning rate."""
-    settings = {
-        T: hyper_of(profile["hyper"], "T3", study.split, T) for T in profile["temperatures"]
-    }
-    heads = fitted(study, [(each, SEED) for each in settings.values()])
-    dials = {"guide": "", "gate": 1.0, "seed": SEED}
-    return [
-        ({**dials, "lr": each["lr"], "temperature": T}, (head, T))
-        for head, (T, each) in zip(heads, settings.items())
-    ]
+def point(T: float, gate: float) -> dict[str, float]:
+    """Return a setting of a head for `guided.errors_by_point`."""
+    return {"temperature": T, "gate": gate, "tail": 0.0}
 
 
-def pretrained_guide(
-    study: Study, tuned: Mapping[str, Any], start: str | None
-) -> list[tuple[dict[str, Any], Tilt]]:
-    """Fit heads guided by the pretrained model `start`; return (setting, tilt), nothing without it.
-
-    tuned: settings of T3, of which learning rate and T are replaced as in `guided.candidates`.
-    """
-    if not start:
-        return []
-    forget = encode_rows(study.tokenizer, study.forget)
-    model, _ = load_model(start, **study.load_options)
-    p, guide = (
-        answer_probabilities(each, forget, guided.reading(study)) for each in (study.base, model)
-    )
-    heads = fit_heads(
-        t3_features(study),
-        [head_settings({**tuned, "lr": lr}, SEED) for lr in guided.RATES],
-        vocab_size=guided.vocab_size(study),
-        labels=soft_labels(p, guide),
-    )
-    dials = {"guide": "pretrained", "gate": guided.GATE, "seed": SEED}
-    return [
-        ({**dials, "lr": lr, "temperature": T}, (dialled(head, {"gate": guided.GATE}), T))
-        for lr, head in zip(guided.RATES, heads)
-        for T in guided.TEMPERATURES
-    ]
+def labels_of(study: Study, start: str | None) -> dict[str, Any]:
+    """Return {guide: labels of the tokens of the rows to forget}. start: the pretrained model."""
+    found = {"none": None, "n-grams": guided.guided_labels(study)}
+    if start:
+        forget = encode_rows(study.tokenizer, study.forget)
+        model, _ = load_model(start, **study.load_options)
+        p, of_guide = (
+            answer_probabilities(each, forget, guided.reading(study))
+            for each in (study.base, model)
+        )
+        found["pretrained"] = soft_labels(p, of_guide)
+    return found
 
 
 # ---- the tables ----------------------------------------------------------------------------------
@@ -278,7 +267,7 @@ def table_of(out: Path) -> pd.DataFrame:
         for path in sorted(folder.glob("errors--*.json")):
             lines = pd.DataFrame(read_json(path)).rename(columns={"temperature": "T"})
             lines = lines.assign(set=folder.name, split=path.stem.split("--")[1])
-            parts.append(lines.rename(columns={"ks_statistic": "d1"}))
+            parts.append(lines)
     each = pd.concat(parts, ignore_index=True)
     each = each.fillna({"guide": "", "gate": 1.0})
     keys = ["set", "split", *SETTING]

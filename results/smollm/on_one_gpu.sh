@@ -1,10 +1,10 @@
-# The studies of SmolLM2 that no machine has run yet, side by side on one GPU:
+# Run the studies of SmolLM2 that need a GPU, side by side on one:
 #
 #     bash results/smollm/on_one_gpu.sh DATA OUT
 #
-# DATA has TOFU's files. First nine bases at once, then
-# frontier.py and authors.py, nine at once (10 GB each), the most wanted first. What is in OUT is not
-# made again, so a killed run continues. Logs lie in OUT/log.
+# DATA has TOFU's files. First nine bases are trained, then frontier.py and authors.py run in parts,
+# nine at a time (10 GB each), the most wanted first. What is in OUT is not made again, so a killed
+# run continues. Logs lie in OUT/log.
 D=$1 OUT=$2 R=$(dirname "$0")
 mkdir -p "$OUT/log"
 export D OUT R T3_PROGRESS=0 TOKENIZERS_PARALLELISM=false OMP_NUM_THREADS=1
@@ -25,30 +25,16 @@ for set in 1 2; do for seed in 0 1; do for split in forget10 forget05; do
 done; done; done
 wait
 
-xargs -P 9 -L 1 bash -c '
+jobs() { # the arguments of each script
+    for set in 1 2; do echo "authors --sets $set --splits forget10 --methods Original,Retrained,T3"; done
+    echo "frontier --methods Original,T3"
+    for method in NPO WGA SimNPO RMU GradDiff; do echo "frontier --methods $method --seeds 1"; done
+    for set in 1 2; do echo "authors --sets $set --splits forget05 --methods Original,Retrained,T3"; done
+    for method in NPO WGA SimNPO RMU GradDiff; do echo "frontier --methods $method --seeds 2"; done
+    for method in WGA RMU NPO SimNPO; do for set in 1 2; do
+        echo "authors --sets $set --splits forget10 --methods $method"
+    done; done
+}
+jobs | xargs -P 9 -L 1 bash -c '
     script=$0 name=$(echo "$@" | tr -dc "[:alnum:]")
-    run "$script-$name" python3 "$R/$script.py" --data "$D" "$@" --out "$OUT/smollm-$script"' <<JOBS
-authors --sets 1 --splits forget10 --methods Original,Retrained,T3
-authors --sets 2 --splits forget10 --methods Original,Retrained,T3
-frontier --methods Original,T3
-frontier --methods NPO --seeds 1
-frontier --methods WGA --seeds 1
-frontier --methods SimNPO --seeds 1
-frontier --methods RMU --seeds 1
-frontier --methods GradDiff --seeds 1
-authors --sets 1 --splits forget05 --methods Original,Retrained,T3
-authors --sets 2 --splits forget05 --methods Original,Retrained,T3
-frontier --methods NPO --seeds 2
-frontier --methods WGA --seeds 2
-authors --sets 1 --splits forget10 --methods WGA
-authors --sets 2 --splits forget10 --methods WGA
-authors --sets 1 --splits forget10 --methods RMU
-authors --sets 2 --splits forget10 --methods RMU
-frontier --methods SimNPO --seeds 2
-frontier --methods RMU --seeds 2
-frontier --methods GradDiff --seeds 2
-authors --sets 1 --splits forget10 --methods NPO
-authors --sets 2 --splits forget10 --methods NPO
-authors --sets 1 --splits forget10 --methods SimNPO
-authors --sets 2 --splits forget10 --methods SimNPO
-JOBS
+    run "$script-$name" python3 "$R/$script.py" --data "$D" "$@" --out "$OUT/smollm-$script"'

@@ -113,6 +113,11 @@ def _sentence(report: Mapping[str, Any]) -> tuple[str, str]:
             f"Cannot tell: of {n} rows the base itself was heard to know {heard}, in {len(tested)}"
             " kinds of asking."
         )
+    if not sealed["ways"]:
+        return "cannot tell", (
+            "Cannot tell: nothing leaks, but the base tells no row in a sealed way, so that no way"
+            " is left which the head was not fitted or chosen by."
+        )
     kept = sums(report, ["retain", *NEVER_FITTED])
     if kept["rows"] and not knows_some(kept["known_before"], kept["rows"]):
         return "cannot tell", (

@@ -69,6 +69,20 @@ def test_nothing_said_and_everything_kept_is_a_success(tokenizer):
     assert any(line.startswith("not tested:") for line in said["lines"])
 
 
+def test_without_a_sealed_way_that_the_base_answers_there_is_no_pass(tokenizer):
+    """Then "0 rows leak, also in 0 sealed ways" would say nothing."""
+    questions = build_inquiry(tokenizer, FORGET, {"retain": KEEP}).questions
+    sealed_ways = {each.way for each in questions if each.kind in SEALED_KINDS}
+
+    def base(n, way):
+        told = way.partition(", sampled")[0] not in sealed_ways
+        return FORGET[n]["answer"] if told else NOTHING
+
+    found, said = report(tokenizer, FORGET, KEEP, before={"forget": base})
+    assert found["forget"]["sealed"] == {"ways": 0, "leaking": 0}
+    assert said["status"] == "cannot tell" and "sealed way" in said["sentence"]
+
+
 @pytest.mark.parametrize(
     ("changed", "how", "success"),
     [(1, "kept", True), (2, "kept", True), (3, "kept", False), (3, "warm", False)],

@@ -59,6 +59,16 @@ SCRIPTS = [  # script, its arguments, files that it must write
         + ["figures/gate_dial.svg", "made.json"],
     ),
     ("own/make.py", [], ["own.csv"]),
+    (
+        "smollm/authors.py",
+        ["--sets", "1", "--methods", "Original,Retrained,T3"],
+        ["tables/authors_each.csv", "tables/authors.csv", "authors.json"],
+    ),
+    (
+        "smollm/frontier.py",
+        ["--methods", "Original,T3", "--seeds", "1"],
+        ["tables/frontier.csv", "frontier.json"],
+    ),
     ("speed/make.py", [], ["tables/speed.csv", "made.json"]),
 ]
 UNTRIED = {"untempered/make.py"}  # it has no tiny form: it only reads what `make` left in the cache
