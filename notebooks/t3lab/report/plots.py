@@ -289,7 +289,7 @@ def two_numbers(
 
         axis.set(title=title, ylabel="", xlabel="ln R of a forgotten row", ylim=(0, 1.02))
         axis.set_xlim(*np.quantile(np.concatenate(theirs), [0, 1]) + (-1, 1))
-        axis.legend(loc="upper left")
+        axis.legend(loc="lower right")
     figure.supylabel("share of rows below", fontsize=8)
     figure.set_label(
         "Two numbers make most of D: the mean of ln R, the logarithm of the truth ratio, and its"
