@@ -26,7 +26,7 @@ from t3lib.core.settings import BOUNDS, CHOICES, as_number
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 SCOPE = re.compile(rf"({'|'.join(DEFAULTS)})(/({'|'.join(SPLITS)})(/\d+(\.\d+)?)?)?")
 
-WORLD = ("data", "stage", "models", "evaluation", "load")  # what `study.open_study` reads
+WORLD = ("data", "stage", "models", "evaluation", "load", "judge")  # what `study.open_study` reads
 
 Profile = dict[str, Any]  # the keys of defaults.yaml and `name`
 
@@ -99,6 +99,7 @@ class Schema(Strict):
     stage: Settings
     models: dict[Annotated[str, ModelName], Annotated[str, Field(min_length=1)]]
     evaluation: Evaluation
+    judge: Annotated[int, Field(ge=0, lt=2**31)] = 0
     load: Load = Load()
     hyper: dict[Scope, Settings]
     grids: dict[Scope, Annotated[list[Settings], Field(max_length=8)]]
@@ -222,8 +223,8 @@ def or_smoke(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return what a notebook's study is opened with, and the settings of its methods.
 
-    world: data, stage, models, evaluation and load, as arguments of `study.open_study`. hyper:
-    settings by method.
+    world: data, stage, models, evaluation, load and judge, as arguments of `study.open_study`.
+    hyper: settings by method.
 
     If world has neither a stage nor models, both results come from profile smoke, and given values
     replace single ones there. UserError for other keys and types, as of `load_profile`.

@@ -26,7 +26,7 @@ from t3lab import profiles, results, script
 from t3lab.profiles import WORLD, hyper_of, seeds_of
 from t3lab.report import render
 from t3lab.results import HELD_OUT
-from t3lab.study.methods import run_method
+from t3lab.study.records import run_method
 from t3lab.study.study import open_study
 from t3lab.study.tune import tune_t3
 from t3lib.core.files import write_json

@@ -40,7 +40,7 @@ from t3lab.report.look import DARK, DOTTED, PALETTE, T3_COLOUR, panels, styled, 
 from t3lab.report.order import interval
 from t3lab.study.methods import Subject, subject
 from t3lab.study.study import Study, open_study
-from t3lab.study.unlearning_errors import errors_of
+from t3lab.study.unlearning_errors import errors_of, rounded
 from t3lib.core.errors import Diverged
 from t3lib.core.files import atomic_write, read_json, write_json
 from t3lib.core.progress import progress_bar
@@ -184,13 +184,6 @@ def model_name(method: str, model: Subject) -> str:
     dials = {dial: (model.settings or {}).get(dial) for dial in DIALS}
     parts = [f"{name} {value:g}" for name, value in dials.items() if value is not None]
     return ", ".join([method, *(parts if model.method == "T3" else [])])
-
-
-def rounded(found: Any) -> Any:
-    """Return the same lists with six significant digits."""
-    if isinstance(found, dict):
-        return {name: rounded(value) for name, value in found.items()}
-    return [float(f"{value:.6g}") for value in found]
 
 
 def means(each: pd.DataFrame) -> pd.DataFrame:

@@ -28,7 +28,7 @@ from t3lab.report import plots_gate, render
 from t3lab.report.tables import OWN_RATE
 from t3lab.results import HELD_OUT
 from t3lab.study.audit import Sampling, audit_method
-from t3lab.study.methods import run_method
+from t3lab.study.records import run_method
 from t3lab.study.study import Study, open_study
 from t3lab.study.tune import tune_t3, write_choice
 from t3lib.baselines.losses import settings_of

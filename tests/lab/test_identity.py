@@ -12,7 +12,7 @@ from conftest import MICRO
 
 from t3lab import identity, profiles
 from t3lab.grid import jobs
-from t3lab.study import audit, methods, unlearned
+from t3lab.study import audit, records, unlearned
 from t3lab.world import bases
 
 FAST = {"epochs": 1, "warmup_epochs": 0}
@@ -24,7 +24,7 @@ KINDS = {
     "baseline": (unlearned.BASELINE, False),
     "scores": (["tofu.evaluation", "study.methods", "study.unlearned"], False),
     "audit": (["audit", "study.methods", "study.unlearned"], False),
-    "run": (["study.methods"], True),
+    "run": (["study.records"], True),
 }
 
 
@@ -151,7 +151,7 @@ def test_another_version_of_torch_computes_anew(opened, tmp_path, monkeypatch):
             ("T3", FAST),
             ("Original", {}),
         ):  # no training is in the key of the original's scores
-            list(methods.run_method(opened, method, seeds=[1], settings=settings))
+            list(records.run_method(opened, method, seeds=[1], settings=settings))
             list(audit.audit_method(opened, method, seeds=[1], settings=settings, sampling=few))
         found = (path for path in tmp_path.glob("*/*") if path.suffix not in (".lock", ".partial"))
         return sorted(str(path.relative_to(tmp_path)) for path in found)

@@ -230,7 +230,8 @@ def _bases(profile: Profile, scope: Scope) -> list[tuple[str, int]]:
     retain = [RETAIN_OF[split] for split in ([scope.split] if scope.split else profile["splits"])]
     retrained = "Retrained" in (scope.methods or ())
     seeds = seeds_of("Retrained", profile["seeds"]) if retrained else []
-    wanted = [("full", 0), *((name, seed) for seed in (0, *seeds) for name in retain)]
+    every = dict.fromkeys((0, *seeds, profile["judge"]))
+    wanted = [("full", 0), *((name, seed) for seed in every for name in retain)]
     return [which for which in wanted if which[0] not in profile["models"]]
 
 

@@ -139,8 +139,8 @@ def _read(folder: Path) -> dict[str, Rows]:
     runs = {name_of(run): run for run in read_runs(folder / "runs")}
     runs |= {f"audit/{name_of(run)}": run for run in read_audits(folder / "runs")}
     runs |= {f"{run['setting']}/{name_of(run)}": run for run in read_ablations(folder / "runs")}
-    what = ("status", "hyper", "trainable", "metrics", "truth_ratio", "leak")
-    measured = {row: _flat({key: run.get(key) for key in what}) for row, run in runs.items()}
+    names = "status hyper trainable metrics truth_ratio leak unlearning_errors".split()
+    measured = {row: _flat({key: run.get(key) for key in names}) for row, run in runs.items()}
     tables = {path.stem: read_table(path) for path in folder.glob("tables/*.csv")}
     return {"runs": measured, **tables}
 

@@ -64,6 +64,13 @@ LABELS = {
     "ln_r_sd": "ln R sd",
     "ks_rescaled": "KS D, rescaled",
     "swap_p": "Swap p",
+    "forget_error": "Forget Error",
+    "retain_error": "Retain Error",
+    "total_variation": "TV",
+    "leak": "Leak",
+    "recited": "Recited",
+    "kept": "Kept",
+    "judge": "Judge",
 }
 Splits = Mapping[str, str]
 SPLIT_LABELS = split_labels(tidy([]))  # of the whole TOFU; a run counts its own rows

@@ -45,6 +45,9 @@ OWN_RATE = "T3 (T = 1)"  # T3 without tempering, at the learning rate that is be
 
 # How ln R of a run lies beside held-out retrained models: {column of `tofu`: of `forget_quality`}.
 SHAPE = {"ln_r_mean": "mean", "ln_r_sd": "sd", "ks_rescaled": "D_rescaled", "swap_p": "swap_p"}
+# The paper's errors (t3lib.tofu.unlearning_errors), and the settings that tell T3's models apart.
+ERRORS = ("forget_error", "leak", "retain_error", "total_variation", "recited", "kept")
+ERROR_DIALS = ("lr", "w", "gate", "tail")
 AUTHORS = 8  # with at least so many, `swap_p` swaps whole authors, else single rows
 
 OURS = ("T3 (gated)", "T3 (neutral)", "T3 (gated, neutral)")  # not the paper's: results/gate
@@ -105,6 +108,15 @@ CAPTIONS = {
         " methods. seen: the smallest difference that this number of authors would show in 80% of"
         " cases. p is two-sided: of RMU on the 10% split, which was named beforehand, as it is; of"
         " all others after Holm's correction."
+    ),
+    "errors": (
+        "The paper's two errors (Eq. 6, 7) beside a retrained model, the judge, by which nothing"
+        " was chosen; means over seeds. Forget Error: mean |p_ret - p| of the tokens of forgotten"
+        " answers. Leak: the part of it by which they are more probable than under the judge."
+        " Retain Error: mean KL(p_ret, p) at answers to keep, in nats a token. Total variation: at"
+        " forgotten answers. Recited, kept: shares of answers to forget and to keep that greedy"
+        " decoding writes word for word. Retrained is another retrained model: nobody can be asked"
+        " to fall below it."
     ),
     "temperature": "Table 5. T3 at every temperature, as means over seeds.",
     "temperature_vs_paper": "Ours beside the paper's Table 5.",
@@ -385,6 +397,25 @@ def _searched(table: pd.DataFrame) -> list[dict[str, Any]]:
         }
         for best in ranked[ranked[dial] != 1][:1].to_dict("records")
     ]
+
+
+def errors(runs: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """Build the table of the paper's errors: means over seeds of each model, see its caption."""
+    models = ["split", "method", "setting", "T", *ERROR_DIALS]
+    rows = []
+    for run in runs:
+        if measured := run.get("unlearning_errors"):
+            settings = run["hyper"] if run["method"] == "T3" else {}
+            names = {name: run.get(name) for name in models} | {
+                name: settings.get(name) for name in ERROR_DIALS
+            }
+            rows.append(names | {"judge": measured["judge"]} | measured["means"])
+
+    frame = pd.DataFrame(rows, columns=[*models, "judge", *ERRORS])
+    by = frame.groupby([*models, "judge"], dropna=False, sort=False)
+    means = by[[*ERRORS]].mean().assign(n_seeds=by.size()).reset_index()
+    columns = [*models, "n_seeds", "judge", *ERRORS]
+    return means[columns].sort_values("split", kind="stable", ignore_index=True)
 
 
 def forget_quality(runs: Sequence[Mapping[str, Any]]) -> pd.DataFrame:

@@ -78,6 +78,7 @@ def write(folder: str | Path, searched: Mapping[str, Mapping[str, Any]]) -> Writ
         parameters=tables.parameters(frame),
         runtime=tables.runtime(frame),
         ablations=tables.ablations(frame),
+        errors=tables.errors(runs + varied),
     )
 
     for name, table in made.tables.items():

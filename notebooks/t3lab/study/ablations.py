@@ -12,7 +12,8 @@ from t3lab.names import TUNING_SEEDS
 from t3lab.profiles import parameter
 from t3lab.results import Run
 from t3lab.study import audit
-from t3lab.study.methods import Subject, records, reports_of, subject
+from t3lab.study.methods import Subject, reports_of, subject
+from t3lab.study.records import records
 from t3lab.study.study import Study
 from t3lib.baselines.losses import settings_of
 from t3lib.core.errors import UserError

@@ -14,7 +14,8 @@ from t3lab.audit.leakage import leak_at_k
 from t3lab.audit.measures import measures
 from t3lab.identity import code_key, environment
 from t3lab.results import Run
-from t3lab.study.methods import Subject, load_models, record_of, subject
+from t3lab.study.methods import Subject, load_models, subject
+from t3lab.study.records import record_of
 from t3lab.study.study import Answer, Study, cached_answers, timed
 from t3lab.world import bases
 from t3lab.world.facts import MOST_AUTHORS

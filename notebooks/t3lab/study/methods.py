@@ -1,11 +1,9 @@
-"""The models of a method on one split, and the run records that the tables are made from."""
+"""The models of a method on one split: described, loaded, trained and evaluated."""
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from t3lab.identity import code_key
-from t3lab.results import Run
 from t3lab.study.study import Loaded, Study
 from t3lab.study.unlearned import fitted, training_of, unlearned, unlearned_key
 from t3lab.world import bases
@@ -17,7 +15,6 @@ from t3lib.core.models import load_model
 from t3lib.core.rows import rendered
 from t3lib.tofu.data import retain_of
 from t3lib.tofu.evaluation import Report
-from t3lib.tofu.metrics import by_column
 
 OURS = ("gate", "tail", "untrained")  # T3's settings that the paper does not have
 
@@ -128,38 +125,6 @@ def dialled(head: T3Head, settings: Mapping[str, Any]) -> T3Head:
     return other
 
 
-def run_method(
-    study: Study,
-    method: str,
-    *,
-    seeds: Sequence[int],
-    settings: Mapping[str, Any],
-    temperatures: Sequence[float] = (),
-) -> Iterator[Run]:
-    """Train and evaluate a method; yield a run record for each seed and each T.
-
-    Schema of a record: `results.RUN_KEYS`.
-
-    seeds: of the training. Original does not depend on them and gives one record. Those of
-    Retrained are retain bases, from 1, because 0 is the reference that every method is compared
-    with.
-    settings: of the method, where they differ from the defaults.
-    temperatures: of T3, by default that of the settings.
-
-    Models and scores come from `.t3cache/` if the same models, rows, settings and code made them
-    before. Generated text is kept only for the first seed.
-    """
-    if method == "Retrained" and min(seeds, default=1) < 1:
-        raise UserError(f"Retrained: seed {min(seeds)} is the reference's: give seeds from 1")
-    if method == "T3":
-        groups = [[(seed, settings, T) for seed in seeds for T in temperatures or (None,)]]
-    else:
-        groups = [[(seed, settings, None)] for seed in ([0] if method == "Original" else seeds)]
-    first = next((seed for group in groups for seed, *_ in group), None)
-    for group in groups:
-        yield from records(study, [subject(study, method, *each) for each in group], first)
-
-
 def evaluated(
     study: Study, models: Sequence[Subject], sets: Sequence[str] = (), generate: bool = True
 ) -> list[Report]:
@@ -181,65 +146,13 @@ def reports_of(
     try:
         return [*evaluated(study, models, sets, generate)]
     except Diverged:
-        lost = [_training(study, each)["error"] is not None for each in models]
+        lost = [cost_of(study, each)["error"] is not None for each in models]
         rest = [each for each, diverged in zip(models, lost) if not diverged]
         reports = iter(evaluated(study, rest, sets, generate) if rest else ())
         return [None if diverged else next(reports) for diverged in lost]
 
 
-def records(study: Study, models: Sequence[Subject], text_seed: int | None = None) -> list[Run]:
-    """Return the run records of models that are evaluated together.
-
-    text_seed: the seed whose generated text is kept. A training that diverged gives a failed run.
-    """
-    return [
-        record_of(study, each, report, each.seed == text_seed)
-        for each, report in zip(models, reports_of(study, models))
-    ]
-
-
-def record_of(
-    study: Study, model: Subject, report: Mapping[str, Any] | None, keep_text: bool = True
-) -> Run:
-    """Return a model's run record; the notebook adds `parameters` and `provenance`.
-
-    report: the model's evaluation, None for a training that diverged. keep_text: keep generated
-    text.
-    """
-    training = _training(study, model)
-    seconds = {"load": study.load_seconds, "features": None, "train": None} | training["seconds"]
-    empty = ("metrics", "truth_ratio", "records", "parameters", "provenance")
-    record: Run = {
-        "method": model.method,
-        "split": study.split,
-        "T": model.T,
-        "w": model.w,
-        "seed": model.seed,
-        "status": "ok" if report else "failed",
-        **{name: training[name] for name in ("error", "hyper", "trainable", "epochs")},
-        "seconds": seconds,
-        "peak_memory_bytes": training.get("peak_memory_bytes", 0),
-        "code": code_key("study.methods", lab=True),
-        **{name: {} for name in empty},
-    }
-    if report:
-        fields = ("prob", "rouge", "generation") if keep_text else ("prob", "rouge")
-        record |= {
-            "seconds": seconds | {"evaluate": report["seconds"]},
-            "peak_memory_bytes": max(record["peak_memory_bytes"], report["peak_memory_bytes"]),
-            "metrics": by_column(report),
-            "truth_ratio": (
-                report["truth_ratio"] | {"reference": study.reference["truth_ratio"]["forget"]}
-            ),
-            "records": {
-                name: [{field: row[field] for field in fields if field in row} for row in rows]
-                for name, rows in report["records"].items()
-            },
-        }
-    return record
-
-
-def _training(study: Study, model: Subject) -> dict[str, Any]:
+def cost_of(study: Study, model: Subject) -> dict[str, Any]:
     """Return the training cost of a model (`training_of`); for a retain base only its size."""
     if model.settings is not None:
         training = training_of(study, model.method, model.settings, model.seed)

@@ -16,7 +16,7 @@ from t3lab.profiles import WORLD, hyper_of, one_line, or_smoke, parameter, seeds
 from t3lab.results import Run, forget_peak_memory, made_with, write_audit, write_run
 from t3lab.study.ablations import run_temperatures
 from t3lab.study.audit import Sampling, audit_method, dials_of
-from t3lab.study.methods import run_method
+from t3lab.study.records import run_method
 from t3lab.study.study import Study, open_study
 from t3lib.core.errors import UserError
 
@@ -29,7 +29,7 @@ class Work:
     """What several methods share.
 
     study: one split, opened.
-    world: what it was opened with: data, stage, models, evaluation and load.
+    world: what it was opened with: data, stage, models, evaluation, load and judge.
     settings: maps METHOD, METHOD/SPLIT or METHOD/SPLIT/T to settings, as a profile does.
     seeds: requested seeds of every method (see `profiles.seeds_of`).
     temperatures: values of T for T3, beside its tuned one.

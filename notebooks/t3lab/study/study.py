@@ -66,6 +66,7 @@ class Study:
     idk: "I don't know" answers.
     reference: the retrained model's evaluation on the forget rows.
     scoring: settings of the evaluation.
+    judge: seed of the retrained model that stands for p_r in the paper's errors; 0 measures none.
     stage: the stage of the base models. None if the models were given, so that no further base can
     be trained.
     models: {"full", "retainNN", "retainNN-seedS"}: folder or Hub id of each model.
@@ -85,6 +86,7 @@ class Study:
     idk: list[str]
     reference: Report
     scoring: Scoring
+    judge: int
     stage: bases.Stage | None
     models: dict[str, str]
     identity: dict[str, str]
@@ -256,6 +258,7 @@ def open_study(
     models: Mapping[str, str] | None = None,
     evaluation: Mapping[str, Any] | None = None,
     load: Mapping[str, Any] | None = None,
+    judge: int = 0,
 ) -> Study:
     """Load everything a method needs for one forget split; train base models that are not cached.
 
@@ -265,7 +268,7 @@ def open_study(
     benchmark), all rows of `data` are used, unless the stage has `forget_authors`; otherwise the
     stage selects the authors.
     evaluation: those settings of `Scoring` that a profile may change. load: options of `load_model`
-    (dtype, device, load_in).
+    (dtype, device, load_in). judge: as of `Study`.
 
     UserError for an unknown setting, and for data or models that cannot be loaded.
     """
@@ -322,6 +325,7 @@ def open_study(
         idk=tofu.load_idk(source),
         reference=metrics_of(entry["scores"], truth_ratio=scoring.truth_ratio),
         scoring=scoring,
+        judge=judge,
         stage=None if models else used,
         models=places,
         identity=identity,

@@ -17,7 +17,8 @@ from typing import Any
 import yaml
 
 from t3lab.profiles import WORLD, hyper_of
-from t3lab.study.methods import dialled, reports_of, run_method, subject
+from t3lab.study.methods import dialled, reports_of, subject
+from t3lab.study.records import run_method
 from t3lab.study.study import Loaded, Study, open_study
 from t3lab.study.unlearned import drop_weights, head_settings, t3_features, training_of
 from t3lib.classifier.fit import fit_heads

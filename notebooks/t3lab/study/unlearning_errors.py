@@ -51,6 +51,13 @@ def errors_of(study: Study, models: Sequence[Subject], judge: int) -> list[dict[
     return [found[n] for n in range(len(models))]
 
 
+def rounded(rows: Any) -> Any:
+    """Return the errors of every row as run files keep them: the same lists with six digits."""
+    if isinstance(rows, dict):
+        return {name: rounded(value) for name, value in rows.items()}
+    return [float(f"{value:.6g}") for value in rows]
+
+
 def _groups(models: Sequence[Subject]) -> list[list[int]]:
     """Group the indices of models that are read together: all of T3, and each other one alone."""
     of_t3 = [n for n, each in enumerate(models) if each.method == "T3"]

@@ -18,7 +18,7 @@ from t3lab import identity, results
 from t3lab.audit.labels import HIDING
 from t3lab.bench import timing
 from t3lab.report import tables
-from t3lab.study import ablations, audit, methods, study, unlearned
+from t3lab.study import ablations, audit, methods, records, study, unlearned
 from t3lab.world import bases
 from t3lib.baselines.losses import METHODS
 from t3lib.core import files
@@ -34,7 +34,7 @@ SHORT = {"max_new_tokens": 6}
 def test_every_method_gives_a_complete_run(method, opened, tmp_path):
     settings = {} if method in ("Original", "Retrained") else dict(FAST)
     before = {name: value.clone() for name, value in opened.base.state_dict().items()}
-    runs = list(methods.run_method(opened, method, seeds=[1, 2], settings=settings))
+    runs = list(records.run_method(opened, method, seeds=[1, 2], settings=settings))
     assert [run["seed"] for run in runs] == ([0] if method == "Original" else [1, 2])
     for run in runs:
         assert run["status"] == "ok", run["error"]
@@ -62,10 +62,56 @@ def test_every_method_gives_a_complete_run(method, opened, tmp_path):
         )
 
 
+def test_runs_have_the_papers_errors_beside_the_judge(opened, tmp_path):
+    """Those of the base again from its tables of log-probabilities, and the file keeps them."""
+    judged = replace(opened, judge=1)
+    [original] = records.run_method(judged, "Original", seeds=[], settings={})
+    itself, other = records.run_method(judged, "Retrained", seeds=[1, 2], settings={})
+    [t3] = records.run_method(judged, "T3", seeds=[1], settings=FAST | {"rank": 5})
+    assert itself["unlearning_errors"] == {} and other["unlearning_errors"]["judge"] == 1
+
+    judge, [base_rows, kept_rows] = (
+        methods.load_models(judged, [methods.subject(judged, "Retrained", 1, {})]).model,
+        [
+            encode_rows(opened.tokenizer, opened.evaluation_rows[name])
+            for name in ("forget", "retain")
+        ],
+    )
+
+    def log_p(model, example):
+        with torch.no_grad():
+            logits = model(torch.tensor([example.ids])).logits[0].double()
+        return logits[example.n_prompt - 1 : -1].log_softmax(-1).numpy()
+
+    found = original["unlearning_errors"]
+    for number, example in enumerate(base_rows):
+        ours, theirs = (np.exp(log_p(model, example)) for model in (opened.base, judge))
+        target = np.array(example.ids[example.n_prompt :])
+        gap = np.take_along_axis(theirs - ours, target[:, None], 1)[:, 0]
+        assert found["forget"]["forget_error"][number] == pytest.approx(abs(gap).mean(), abs=2e-6)
+        leak = np.maximum(0, -gap).mean()
+        assert found["forget"]["leak"][number] == pytest.approx(leak, abs=2e-6)
+    kl = []
+    for example in kept_rows:
+        ours, theirs = (log_p(model, example) for model in (opened.base, judge))
+        kl += (np.exp(theirs) * (theirs - ours)).sum(-1).tolist()
+    assert found["means"]["retain_error"] == pytest.approx(np.mean(kl), rel=1e-4)
+
+    made = {"parameters": {}, "provenance": {}}
+    for run in (original, itself, other, t3):
+        results.write_run(tmp_path, run | made)
+    read = results.read_runs(tmp_path)
+    assert [bool(run["unlearning_errors"]) for run in read] == [True, False, True, True]
+    table = tables.errors(read).set_index("method")
+    assert [*table.index] == ["Original", "Retrained", "T3"]
+    assert table.loc["T3", "lr"] > 0 and math.isnan(table.loc["Original", "lr"])
+    assert table.loc["T3", "leak"] == pytest.approx(t3["unlearning_errors"]["means"]["leak"])
+
+
 def test_a_temperature_that_02_has_run_is_not_run_again_in_03(opened, monkeypatch):
     settings = FAST | {"rank": 6, "temperature": 2.0}
     first = list(
-        methods.run_method(opened, "T3", seeds=[1], temperatures=[1.0, 2.0], settings=settings)
+        records.run_method(opened, "T3", seeds=[1], temperatures=[1.0, 2.0], settings=settings)
     )
     monkeypatch.setattr(study, "score", lambda *_, **__: pytest.fail("scored again"))
     assert (
@@ -78,7 +124,7 @@ def test_w_is_a_dial_like_T(opened, tmp_path):
     """It is in the run, in its file's name and in the key of its scores."""
     settings = FAST | {"rank": 11, "temperature": 4.0}
     both = [methods.subject(opened, "T3", 1, each) for each in (settings, settings | {"w": 0.8})]
-    plain, sharp = methods.records(opened, both, text_seed=1)
+    plain, sharp = records.records(opened, both, text_seed=1)
     assert (plain["w"], sharp["w"]) == (1.0, 0.8)
     assert plain["truth_ratio"]["forget"] != sharp["truth_ratio"]["forget"]
     names = [results.write_run(tmp_path, run).name for run in (plain, sharp)]
@@ -280,25 +326,25 @@ def test_a_diverging_baseline_is_a_failed_run_with_empty_cells(opened, monkeypat
         raise unlearned.Diverged("the loss is nan at step 3 of 9 (epoch 1): stopped")
 
     monkeypatch.setattr(unlearned, "unlearn_baseline", diverge)
-    [run] = methods.run_method(opened, "NPO", seeds=[7], settings=FAST)
+    [run] = records.run_method(opened, "NPO", seeds=[7], settings=FAST)
     assert run["status"] == "failed" and "step 3" in run["error"] and run["metrics"] == {}
     assert math.isnan(results.tidy([run]).fq[0])
     monkeypatch.setattr(unlearned, "unlearn_baseline", lambda *_, **__: pytest.fail("tried again"))
-    assert list(methods.run_method(opened, "NPO", seeds=[7], settings=FAST)) == [run]
+    assert list(records.run_method(opened, "NPO", seeds=[7], settings=FAST)) == [run]
 
 
 def test_a_diverging_head_is_a_failed_run_and_leaves_the_others(opened, monkeypatch):
     """The heads of a notebook share their passes. A search has none of it."""
     absurd = FAST | {"lr": 1.0, "weight_decay": 1e6, "epochs": 20}
-    [alone] = methods.run_method(opened, "T3", seeds=[1], settings=absurd)
+    [alone] = records.run_method(opened, "T3", seeds=[1], settings=absurd)
     assert alone["status"] == "failed" and alone["metrics"] == {}
     assert alone["error"] == "the head diverged at lr 1 with weight_decay 1e+06"
     with monkeypatch.context() as patch:
         patch.setattr(unlearned, "fit_heads", lambda *_, **__: pytest.fail("tried again"))
-        assert list(methods.run_method(opened, "T3", seeds=[1], settings=absurd)) == [alone]
+        assert list(records.run_method(opened, "T3", seeds=[1], settings=absurd)) == [alone]
 
     some = [methods.subject(opened, "T3", 1, settings) for settings in (absurd, FAST)]
-    assert [run["status"] for run in methods.records(opened, some)] == ["failed", "ok"]
+    assert [run["status"] for run in records.records(opened, some)] == ["failed", "ok"]
     grid = {"temperatures": [2.0], "strengths": [1.0, 2.0]}
     assert ablations.run_dials(opened, seeds=[1], settings=absurd, **grid) == ([], [])
 
@@ -339,10 +385,10 @@ def test_an_unlearned_model_is_loaded_again_instead_of_trained(opened, monkeypat
 
 
 def test_a_damaged_score_is_asked_again(opened):
-    [run] = methods.run_method(opened, "Original", seeds=[1], settings={})
+    [run] = records.run_method(opened, "Original", seeds=[1], settings={})
     for path in files.cache_dir("scores").glob("*.json"):
         path.write_text(path.read_text().replace("0.", "1.", 1))
-    [again] = methods.run_method(opened, "Original", seeds=[1], settings={})
+    [again] = records.run_method(opened, "Original", seeds=[1], settings={})
     assert again["metrics"] == run["metrics"]
 
 
@@ -351,12 +397,12 @@ def test_a_changed_metric_asks_no_model(opened, monkeypatch):
     nothing.
     """
     settings = dict(FAST)
-    [run] = methods.run_method(opened, "NPO", seeds=[1], settings=settings)
+    [run] = records.run_method(opened, "NPO", seeds=[1], settings=settings)
     for name in ("unlearn_baseline", "fit_heads"):
         monkeypatch.setattr(unlearned, name, lambda *_, **__: pytest.fail("trained again"))
     monkeypatch.setattr(study, "score", lambda *_, **__: pytest.fail("scored again"))
     monkeypatch.setattr("t3lib.tofu.metrics.rouge_l_recall", lambda *_: 0.25)
-    [changed] = methods.run_method(opened, "NPO", seeds=[1], settings=settings)
+    [changed] = records.run_method(opened, "NPO", seeds=[1], settings=settings)
     assert (
         changed["metrics"]["mu_rouge"] == pytest.approx(0.25)
         and changed["metrics"]["fq"] == run["metrics"]["fq"]

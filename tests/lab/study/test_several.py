@@ -22,7 +22,14 @@ HYPER = {
 
 @pytest.fixture
 def work(opened, tmp_path):
-    world = {"data": "builtin", "stage": MICRO, "models": {}, "evaluation": {}, "load": {}}
+    world = {
+        "data": "builtin",
+        "stage": MICRO,
+        "models": {},
+        "evaluation": {},
+        "load": {},
+        "judge": 0,
+    }
     return several.Work(opened, world, HYPER, [1, 2], [2.0], tmp_path)
 
 
