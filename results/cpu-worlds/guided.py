@@ -3,6 +3,8 @@
     python results/cpu-worlds/guided.py --worlds 0
     python results/cpu-worlds/guided.py --worlds 4 5 6 7 1 2 3
     python results/cpu-worlds/guided.py --worlds 4 5 6 7 1 2 3 --rule margin
+    python results/cpu-worlds/guided.py --profile tofu-cpu --data DIR --worlds 0 1 \
+        --splits forget10 --out results/tofu-cpu
 
 The paper chooses T3's settings by Forget Quality. Here they are chosen by the paper's own errors,
 in world 0 of profile cpu, and then measured in other worlds. It is done twice. "T3 (least)" has the
@@ -44,6 +46,9 @@ retrained model of seed 1 judges, and Retrained in the tables is the one of seed
 
 The claims: T3 (least) meets the first five and T3 (guided) all seven, each in at least 3 of the
 worlds 4 to 7 on both splits. Worlds 1 to 3 had been seen in a trial with other settings.
+
+A profile whose base models are given (DIR has TOFU's files) has one world: 0 is the search, 1 the
+measurement on the same rows, beside the other retrained model and with the first of its heads.
 
 It writes below --out: tables/guided_search.csv, guided_each.csv (a row for each model),
 guided_texts.csv (which rows leak in free text), guided.csv (means over worlds with 95% intervals),
@@ -156,28 +161,31 @@ MEANS_CAPTION = (
 )
 
 
-def make(worlds: list[int], splits: list[str], rule: str, out: Path, tiny: bool) -> None:
+def make(
+    profile: str, data: str | None, worlds: list[int], splits: list[str], rule: str, out: Path,
+    tiny: bool,
+) -> None:  # fmt: skip
     """Search in world 0, and measure the chosen settings in other worlds; write all tables.
 
-    rule: one of `RULES`; with "chosen" also the models that they are compared with. tiny: models
-    that know nothing, to try it.
+    data: in place of the profile's. rule: one of `RULES`; with "chosen" also the models that they
+    are compared with. tiny: models that know nothing, to try it.
     """
     results.check_clean(out)
-    profile = profiles.load_profile("cpu") | {"splits": splits}
+    given = profiles.override(profiles.load_profile(profile), data=data, splits=splits)
     if tiny:
-        profile = script.tiny(profile)
+        given = script.tiny(given)
     tables, made = out / "tables", out / "guided" / "made.json"
 
     for world in progress_bar(worlds, desc="worlds"):
         began = time.process_time()
         if world == 0:
-            found = chosen(searched(profile, RATES[4:5] if tiny else RATES))
+            found = chosen(searched(given, RATES[4:5] if tiny else RATES))
             render.write_table(tables, "guided_search", found)
             if not tiny:
                 check_edges(found)
         else:
             search = pd.read_csv(tables / "guided_search.csv")
-            measured = measured_world(profile, world, search, rule)
+            measured = measured_world(given, world, search, rule)
             each, texts = (
                 merged(tables / f"{name}.csv", rows)
                 for name, rows in zip(("guided_each", "guided_texts"), measured)
@@ -202,8 +210,8 @@ def merged(path: Path, rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def opened(profile: profiles.Profile, world: int, split: str) -> Study:
-    """Open a split of a world."""
-    stage = profile["stage"] | {"seed": world}
+    """Open a split of a world; of a profile with given models always the same one."""
+    stage = profile["stage"] | ({} if profile["models"] else {"seed": world})
     return open_study(split, **{name: profile[name] for name in WORLD} | {"stage": stage})
 
 
@@ -578,6 +586,8 @@ def figure(each: pd.DataFrame) -> Figure:
 
 
 OPTIONS: script.Options = {
+    "--profile": {"default": "cpu"},
+    "--data": {"help": "folder with TOFU's files, or hub; in place of the profile's"},
     "--worlds": {"type": int, "nargs": "+", "default": [0, 4, 5, 6, 7, 1, 2, 3]},
     "--rule": {"choices": [*RULES], "default": "chosen"},
     "--splits": {"nargs": "+", "default": [*SPLITS], "choices": SPLITS},
