@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 Value = TypeVar("Value", str, int, float)
 EXIT_CODES = (
     "exit codes: 0 done; 1 a job failed, or results differ; 2 wrong input; "
-    "3 a report says that rows leak or that rows to keep changed; 130 interrupted"
+    "3 a report whose verdict is no pass; 130 interrupted"
 )
 LABORATORY = ("reproduce", "compare", "tofu")  # verbs that t3lab offers, where it is installed
 # What is not there, or no longer, and what to use in its place.

@@ -63,8 +63,8 @@ def by_length(step: Sequence[Pair], lengths: Mapping[str, Sequence[int]]) -> lis
 
 
 @dataclass(frozen=True)
-class Lesson:
-    """The rows that a baseline learns from.
+class Task:
+    """What a baseline is trained for: rows to forget, rows to keep.
 
     forget, retain: rows with question and answer.
     idk: "I don't know" answers, for IdkDPO.
@@ -84,14 +84,14 @@ def unlearn_baseline(
     method: str,
     model: Any,
     tokenizer: Any,
-    lesson: Lesson,
+    task: Task,
     *,
     settings: Mapping[str, Any],
     seed: int,
 ) -> tuple[Any, dict[str, Any]]:
     """Train one of the baselines `LOSSES` in place; return the trained model and its log.
 
-    lesson: the rows. settings: those that differ from `losses.BASELINES`. seed: of all random
+    task: the rows. settings: those that differ from `losses.BASELINES`. seed: of all random
     draws.
 
     For ULD the model is not changed, and its trained assistant is returned instead. A model in half
@@ -109,13 +109,13 @@ def unlearn_baseline(
     if chosen.get("retain_loss") == "kl":
         retain_loss = kl_to_original
     needs = frozenset[str]().union(*(NEEDS[loss] for loss in (forget_loss, retain_loss) if loss))
-    _check(method, chosen, model, lesson, "logp_idk" in needs)
-    pad, mask = pad_id(tokenizer), lesson.attention_mask
-    sets = {"forget": lesson.forget, "retain": lesson.retain}
+    _check(method, chosen, model, task, "logp_idk" in needs)
+    pad, mask = pad_id(tokenizer), task.attention_mask
+    sets = {"forget": task.forget, "retain": task.retain}
     rows = {kind: encode_rows(tokenizer, part) for kind, part in sets.items()}
     lengths = {kind: [len(example.ids) for example in examples] for kind, examples in rows.items()}
 
-    counts = len(lesson.forget), len(lesson.retain), len(lesson.idk)
+    counts = len(task.forget), len(task.retain), len(task.idk)
     size = chosen["batch_size"] * chosen["accumulation"]
 
     def plan(epoch: int) -> list[list[Pair]]:
@@ -124,7 +124,7 @@ def unlearn_baseline(
 
     # The original model is needed before training changes it: its ln p of whole answers is computed
     # once here. A loss that needs more of it gets a frozen copy.
-    frozen = model if lesson.original is None else lesson.original
+    frozen = model if task.original is None else task.original
     frozen.eval()
     if "logp_ref" in needs:
         logp_ref = original_logp(frozen, rows["forget"], pad, mask)
@@ -133,7 +133,7 @@ def unlearn_baseline(
         used = sorted({(pair.forget, pair.idk) for step in steps for pair in step})
         place = {pair: n for n, pair in enumerate(used)}
         rows["idk"] = [
-            encode(tokenizer, lesson.forget[f]["question"], lesson.idk[i]) for f, i in used
+            encode(tokenizer, task.forget[f]["question"], task.idk[i]) for f, i in used
         ]
         logp_idk_ref = original_logp(frozen, rows["idk"], pad, mask)
     teacher = copy.deepcopy(frozen) if frozen is model and needs_teacher(needs) else frozen
@@ -184,11 +184,11 @@ def unlearn_baseline(
 
 
 def _check(
-    method: str, settings: Mapping[str, Any], model: Any, lesson: Lesson, needs_idk: bool
+    method: str, settings: Mapping[str, Any], model: Any, task: Task, needs_idk: bool
 ) -> None:
-    """Raise UserError for a lesson or settings that the method cannot be trained with."""
-    forget, retain = len(lesson.forget), len(lesson.retain)
-    before = (lesson.original or model).config.vocab_size
+    """Raise UserError for rows or settings that the method cannot be trained with."""
+    forget, retain = len(task.forget), len(task.retain)
+    before = (task.original or model).config.vocab_size
     mistakes = {
         f"{method}: alpha_f and alpha_r are both 0, so there is nothing to learn": (
             not settings["alpha_f"] and not settings.get("alpha_r")
@@ -204,7 +204,7 @@ def _check(
             forget > retain
         ),
         f'{method} needs "I don\'t know" answers: the data has no idontknow file': (
-            needs_idk and not lesson.idk
+            needs_idk and not task.idk
         ),
     }
     for said, wrong in mistakes.items():

@@ -448,9 +448,9 @@ def tilt(
     `T3ForCausalLM`. UserError as there, for a nested `tilt`, and for copying, pickling or saving
     the model inside the block.
     """
-    tilted = T3ForCausalLM(model, heads, temperature, **settings)
-    base = tilted.base
-    tilted.replaced = {name: getattr(base, name) for name in REPLACED}
+    wrapped = T3ForCausalLM(model, heads, temperature, **settings)
+    base = wrapped.base
+    wrapped.replaced = {name: getattr(base, name) for name in REPLACED}
 
     def refuse(*args: Any, **kwargs: Any) -> Any:
         raise UserError(
@@ -458,10 +458,10 @@ def tilt(
         )
 
     inside: dict[str, object] = {
-        name: getattr(tilted, name) for name in (*REPLACED, *ADDED, "resize_token_embeddings")
+        name: getattr(wrapped, name) for name in (*REPLACED, *ADDED, "resize_token_embeddings")
     }
     inside |= dict.fromkeys(("__getstate__", "save_pretrained", "push_to_hub"), refuse) | {
-        "_tilted_by": tilted
+        "_tilted_by": wrapped
     }
 
     # What the model itself had under these names comes back when the block ends.

@@ -26,7 +26,7 @@ from t3lib.baselines import train
 from t3lib.baselines.assistant import make_assistant
 from t3lib.baselines.losses import settings_of
 from t3lib.baselines.uld import ULDForCausalLM
-from t3lib.baselines.unlearn import Lesson, unlearn_baseline
+from t3lib.baselines.unlearn import Task, unlearn_baseline
 from t3lib.classifier.features import Features
 from t3lib.classifier.fit import fit_head
 from t3lib.classifier.head import T3Head
@@ -271,7 +271,7 @@ CHOICES = [
 FORGET = [{"question": f"Book {i}?", "answer": f"Mara wrote {i}."} for i in range(9)]
 RETAIN = [{"question": f"Song {i}?", "answer": f"Ansel sang {i}."} for i in range(13)]
 SPECIAL = [{"question": "Who?", "answer": "Me.<|eot_id|>"}]
-LESSON = Lesson(FORGET, RETAIN, ["I do not know."])
+TASK = Task(FORGET, RETAIN, ["I do not know."])
 FAST = {"lr": 1e-3, "epochs": 2, "batch_size": 4, "warmup_epochs": 0}
 
 
@@ -293,10 +293,10 @@ def quantised() -> LlamaForCausalLM:
 
 def trained(given: Any, folder: Path | None = None, base: Any = None) -> Any:
     method, options = given
-    lesson = options.get("lesson", LESSON)
-    settings = FAST | {name: value for name, value in options.items() if name != "lesson"}
+    task = options.get("task", TASK)
+    settings = FAST | {name: value for name, value in options.items() if name != "task"}
     return unlearn_baseline(
-        method, base or copy.deepcopy(tiny()), TOKENIZER, lesson, settings=settings, seed=1
+        method, base or copy.deepcopy(tiny()), TOKENIZER, task, settings=settings, seed=1
     )
 
 
@@ -331,15 +331,15 @@ BASELINES = [
     (("ULD", {"rank": 0}), "ULD: rank must be a whole number from 1"),
     (("ULD", {"rank": 10**11}), "ULD: rank must be"),
     (
-        ("IdkDPO", {"lesson": Lesson(FORGET, RETAIN)}),
+        ("IdkDPO", {"task": Task(FORGET, RETAIN)}),
         "IdkDPO needs …answers: the data has no idontknow file",
     ),
     (
-        ("NPO", {"lesson": Lesson(RETAIN, FORGET)}),
+        ("NPO", {"task": Task(RETAIN, FORGET)}),
         "the forget set has 13 rows, more than the 9 of the retain set",
     ),
-    (("NPO", {"lesson": Lesson([], RETAIN)}), "the forget set has no rows"),
-    (("NPO", {"lesson": Lesson(SPECIAL, RETAIN)}), "row 1: …special token"),
+    (("NPO", {"task": Task([], RETAIN)}), "the forget set has no rows"),
+    (("NPO", {"task": Task(SPECIAL, RETAIN)}), "row 1: …special token"),
 ]
 TRAININGS = [
     ({"lr": -1.0}, "lr must be a number from"),
@@ -372,7 +372,7 @@ CALLS = [
     (lambda: trained(("NPO", {}), base=quantised()), "the base is quantised: omit load_in"),
     (lambda: trained(("ULD", {}), base=quantised()), "the base is quantised: omit load_in"),
     (
-        lambda: trained(("NPO", {"lesson": replace(LESSON, original=wider())})),
+        lambda: trained(("NPO", {"task": replace(TASK, original=wider())})),
         "the original model's vocabulary has 264 tokens, the model's 261",
     ),
     (lambda: settings_of("Original", {}), "unknown method 'Original'"),

@@ -11,7 +11,7 @@ import torch
 
 from t3lib.baselines import assistant, forward, losses, train
 from t3lib.baselines import unlearn as module
-from t3lib.baselines.unlearn import Lesson, Pair, by_length, pairs, unlearn_baseline
+from t3lib.baselines.unlearn import Pair, Task, by_length, pairs, unlearn_baseline
 from t3lib.core import models
 from t3lib.core.errors import UserError
 from t3lib.core.rows import encode_rows
@@ -26,7 +26,7 @@ RETAIN = [
 ]
 IDK = ["I do not know.", "Nobody told me that."]
 METHODS = tuple(losses.LOSSES)
-LESSON = Lesson(FORGET, RETAIN, IDK)
+TASK = Task(FORGET, RETAIN, IDK)
 FAST = {"lr": 1e-3, "epochs": 2, "batch_size": 4, "warmup_epochs": 0}
 
 
@@ -36,12 +36,12 @@ def unlearn(tiny_model, tokenizer):
     info).
     """
 
-    def call(method, *, seed=1, lesson=LESSON, original=None, **settings):
+    def call(method, *, seed=1, task=TASK, original=None, **settings):
         settings = FAST | ({"rank": 2} if method == "ULD" else {}) | settings
-        lesson = replace(lesson, original=original)
+        task = replace(task, original=original)
         torch.seed()  # what the caller drew before must not matter
         model = copy.deepcopy(tiny_model)
-        return unlearn_baseline(method, model, tokenizer, lesson, settings=settings, seed=seed)
+        return unlearn_baseline(method, model, tokenizer, task, settings=settings, seed=seed)
 
     return call
 
@@ -230,7 +230,7 @@ def test_what_diverges_in_the_first_step_leaves_the_weights_alone(
     model = copy.deepcopy(tiny_model)
     spoil_at(1, monkeypatch)
     with pytest.raises(train.Diverged, match="loss nan, gradient norm nan at step 1 of 6$"):
-        unlearn_baseline("NPO", model, tokenizer, LESSON, settings=FAST, seed=0)
+        unlearn_baseline("NPO", model, tokenizer, TASK, settings=FAST, seed=0)
     assert torch.equal(weights(model), weights(tiny_model)) and not model.training
     assert all(p.grad is None for p in model.parameters())
 
@@ -320,7 +320,7 @@ def test_a_model_loaded_in_bfloat16_moves_as_far_as_in_float32(method, tiny_mode
     moves = []
     for model in (copy.deepcopy(loaded).float(), loaded):
         trained, info = unlearn_baseline(
-            method, model, tokenizer, LESSON, settings=settings, seed=0
+            method, model, tokenizer, TASK, settings=settings, seed=0
         )
         moves.append(weights(trained) - start)
         assert info["hyper"]["bf16"] is (model is loaded)
@@ -332,7 +332,7 @@ def test_a_model_loaded_in_bfloat16_moves_as_far_as_in_float32(method, tiny_mode
 def test_ulds_lora_is_float32_on_a_bfloat16_base_too(tiny_model, tokenizer):
     base = copy.deepcopy(tiny_model).bfloat16()
     settings = FAST | {"rank": 2}
-    helper, _ = unlearn_baseline("ULD", base, tokenizer, LESSON, settings=settings, seed=0)
+    helper, _ = unlearn_baseline("ULD", base, tokenizer, TASK, settings=settings, seed=0)
     assert {p.dtype for p in helper.parameters() if p.requires_grad} == {torch.float32}
     assert {p.dtype for p in base.parameters()} == {torch.bfloat16}
 
@@ -340,7 +340,7 @@ def test_ulds_lora_is_float32_on_a_bfloat16_base_too(tiny_model, tokenizer):
 def test_uld_leaves_the_base_alone_and_trains_the_assistant(unlearn, tiny_model, tokenizer):
     base = copy.deepcopy(tiny_model)
     settings = FAST | {"rank": 2, "k": 1, "lr": 0.02, "epochs": 4}
-    helper, info = unlearn_baseline("ULD", base, tokenizer, LESSON, settings=settings, seed=0)
+    helper, info = unlearn_baseline("ULD", base, tokenizer, TASK, settings=settings, seed=0)
     assert torch.equal(weights(base), weights(tiny_model)) and all(
         p.requires_grad for p in base.parameters()
     )

@@ -108,7 +108,7 @@ class Study:
         self.held.clear()
 
     @cached_property
-    def lesson_key(self) -> str:
+    def task_key(self) -> str:
         """Content key of a method's input: base, rows, "I don't know" answers, attention mask."""
         rows = [rows_key(self.forget), rows_key(self.retain), self.idk]
         return content_key([self.identity["full"], rows, self.scoring.attention_mask])

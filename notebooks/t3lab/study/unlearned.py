@@ -25,7 +25,7 @@ from t3lab.study.study import Study
 from t3lib.baselines.assistant import make_assistant
 from t3lib.baselines.losses import settings_of
 from t3lib.baselines.uld import ULDForCausalLM
-from t3lib.baselines.unlearn import Lesson, unlearn_baseline
+from t3lib.baselines.unlearn import Task, unlearn_baseline
 from t3lib.classifier.features import Features, extract_features
 from t3lib.classifier.fit import fit_heads
 from t3lib.classifier.head import T3Head
@@ -51,7 +51,7 @@ def unlearned_key(study: Study, method: str, settings: Mapping[str, Any], seed: 
     decisive = {name: value for name, value in every.items() if name not in DIALS}
     code = code_key(*(HEAD if method == "T3" else BASELINE))
     return content_key(
-        [method, decisive, seed, study.lesson_key, code, environment(study.base.device)]
+        [method, decisive, seed, study.task_key, code, environment(study.base.device)]
     )
 
 
@@ -93,10 +93,10 @@ def unlearned(study: Study, method: str, settings: Mapping[str, Any], seed: int)
         model = study.base if method == "ULD" else copy.deepcopy(study.base)
         mask = study.scoring.attention_mask
 
-        lesson = Lesson(study.forget, study.retain, study.idk, study.base, mask)
+        task = Task(study.forget, study.retain, study.idk, study.base, mask)
         try:
             trained, log = unlearn_baseline(
-                method, model, study.tokenizer, lesson, settings=settings, seed=seed
+                method, model, study.tokenizer, task, settings=settings, seed=seed
             )
         except Diverged as error:
             log = {"hyper": dict(settings), "trainable": 0, "epochs": None, "error": str(error)}
@@ -157,7 +157,7 @@ def features_seconds(study: Study) -> float:
 def _features_note(study: Study) -> Path:
     """Return the cache's note on a study's features, named by base, rows, mask and code."""
     made_by = [code_key("classifier.features"), environment(study.base.device)]
-    return cache_dir("features") / f"{content_key([study.lesson_key, made_by])}.json"
+    return cache_dir("features") / f"{content_key([study.task_key, made_by])}.json"
 
 
 def head_settings(settings: Mapping[str, Any], seed: int) -> dict[str, Any]:
