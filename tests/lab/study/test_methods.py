@@ -312,7 +312,7 @@ def test_a_head_that_learns_the_paraphrases_has_them_among_its_forget_rows(opene
         *(row["answer"] for row in opened.forget),
         *(row["paraphrased_answer"] for row in rows),
     ]
-    assert reworded.task_key != opened.lesson_key, "its heads are others in the cache"
+    assert reworded.task_key != opened.task_key, "its heads are others in the cache"
     settings = [ablations.ablated({"epochs": 40}, "paraphrases", more) for more in (1, 2)]
     assert [each["epochs"] for each in settings] == [
         40,
@@ -444,7 +444,7 @@ def test_how_a_question_is_put_is_in_every_key(opened, monkeypatch):
     before = study.open_study("forget10", **other)
     monkeypatch.setattr(study, "rendered", lambda tokenizer: "Who? (on another day)")
     after = study.open_study("forget10", **other)
-    assert before.task_key != after.lesson_key and not {*before.identity.values()} & {
+    assert before.task_key != after.task_key and not {*before.identity.values()} & {
         *after.identity.values()
     }
 
