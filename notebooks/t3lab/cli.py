@@ -42,8 +42,7 @@ if TYPE_CHECKING:
     from t3lib.tofu.data import Source
 
 SPLITS = ("forget01", "forget05", "forget10")
-SUITE = "open_unlearning"  # key of the measures that OpenUnlearning's TOFU suite reports
-NAMES = {  # its name of a metric of the paper: where the metric is in an evaluation
+NAMES = {  # OpenUnlearning's name of a metric of the paper: where the metric is in an evaluation
     "forget_quality": ("forget_quality",),
     "forget_Q_A_Prob": ("forget", "prob"),
     "forget_Q_A_ROUGE": ("forget", "rouge"),
@@ -142,9 +141,16 @@ def add_tofu_verbs(verbs: Any) -> None:
     p.add_argument("-w", "--strength", type=float, help="strength w (default: the head's own)")
     p.add_argument(
         "--reference",
-        help="for Forget Quality: a retrained model, or the JSON file of its evaluation",
+        help="for Forget Quality: a retrained model, or the JSON file of its evaluation by this"
+        " command or by OpenUnlearning (TOFU_EVAL.json)",
     )
     p.add_argument("--out", type=Path, required=True, help="JSON file to write")
+    p.add_argument(
+        "--openunlearning",
+        type=Path,
+        metavar="FILE",
+        help="also write the evaluation as OpenUnlearning does, e.g. TOFU_EVAL.json",
+    )
     p.add_argument("--truth-ratio", choices=ratios, default=ratios[0], help="mean of wrong answers")
     p.add_argument("--max-new-tokens", type=int, default=200, help="longest answer (default 200)")
 
@@ -321,12 +327,21 @@ def evaluate(args: argparse.Namespace) -> None:
     temperatures = args.temper
     for args.temper in temperatures or [None]:  # each is checked before torch is imported
         check_dials(args)
+    if args.openunlearning and len(temperatures or []) > 1:
+        raise UserError("--openunlearning: such a file holds one model, so give one T")
 
     from t3lab import results
     from t3lab.study import study
     from t3lib.classifier.head import T3Head
     from t3lib.core.files import write_json
     from t3lib.tofu import evaluation
+    from t3lib.tofu.suite import AS_THERE, SUITE, logs_of
+
+    if args.openunlearning and not AS_THERE.items() <= vars(args).items():
+        options = " and ".join(
+            f"--{name.replace('_', '-')} {how}" for name, how in AS_THERE.items()
+        )
+        raise UserError(f"--openunlearning: its numbers are computed with {options}")
 
     scoring = evaluation.Scoring(args.attention_mask, args.truth_ratio, args.max_new_tokens)
     source = source_of(args)
@@ -356,6 +371,8 @@ def evaluate(args: argparse.Namespace) -> None:
     asked["temper"] = temperatures
     record["provenance"] = results.provenance(model=model, data=rows, parameters=asked)
     write_json(args.out, record)
+    if args.openunlearning:
+        write_json(args.openunlearning, logs_of(reports[0]))
 
     for each in reports:
         print(summary(each))
@@ -383,6 +400,7 @@ def reference_for(
     """
     from t3lib.core.files import read_json
     from t3lib.tofu import data, evaluation
+    from t3lib.tofu.suite import SUITE, read_logs
 
     name = args.reference
     if name is None and args.model.startswith("builtin:"):
@@ -395,6 +413,8 @@ def reference_for(
 
     if Path(name).suffix == ".json" or Path(name).is_file():
         records = read_json(name)
+        if isinstance(records, dict) and "forget_truth_ratio" in records:
+            return read_logs(records)
         if not isinstance(records, dict | list):
             raise UserError(f"--reference {name}: not a JSON file written by t3 tofu evaluate")
         return records

@@ -274,8 +274,10 @@ def _reference_ratios(
             not all(isinstance(part, Mapping) for part in parts.values())
             or "forget" not in parts["truth_ratio"]
         ):
-            advice = "give a JSON file written by t3 tofu evaluate"
-            raise UserError(f"the reference holds no truth_ratio of forget rows: {advice}")
+            raise UserError(
+                "the reference holds neither truth_ratio of forget rows, as t3 tofu evaluate writes"
+                " it, nor forget_truth_ratio, as OpenUnlearning does (TOFU_EVAL.json)"
+            )
         if (theirs := parts["rows"].get("forget")) is not None and theirs != keys.get("forget"):
             raise UserError(
                 "the reference was evaluated on other forget rows: evaluate it on this split and"

@@ -1,7 +1,8 @@
 """The measures of OpenUnlearning's TOFU suite, with its names, as its code computes them.
 
-`score_answers` calls a model, and `suite` computes the measures from what it returns. Everything
-else is a score of one row or a comparison of two kinds of rows, and needs no model.
+`score_answers` calls a model, and `suite` computes the measures from what it returns. `read_logs`
+and `logs_of` read and write its file TOFU_EVAL.json. Everything else is a score of one row or a
+comparison of two kinds of rows, and needs no model.
 
 Sources: extraction strength (arXiv 2311.10538), exact memorization (arXiv 2205.10770), min-k
 probability (arXiv 2310.16789) and min-k++ (arXiv 2404.02936), as the published TOFU code computes
@@ -22,7 +23,7 @@ from t3lib.core.errors import UserError
 from t3lib.core.models import check_ids, context_length, within_memory
 from t3lib.core.rows import Row, encode_rows
 from t3lib.sampler.tilt import tilted
-from t3lib.tofu.evaluation import answer_text
+from t3lib.tofu.evaluation import Report, answer_text
 from t3lib.tofu.likelihood import (
     Positions,
     Tilt,
@@ -31,8 +32,11 @@ from t3lib.tofu.likelihood import (
     default_batch_tokens,
     heads_of,
 )
+from t3lib.tofu.metrics import SETS
 from t3lib.tofu.reader import Reading
 
+SUITE = "open_unlearning"  # key of these measures in a report of `t3 tofu evaluate`
+AS_THERE = {"attention_mask": "openunlearning", "truth_ratio": "geometric"}  # how its code scores
 LEAST_VARIANCE = 1e-6  # of ln p̂ over the vocabulary
 # Measures that need rows that no model saw.
 MEMBERSHIP = ("mia_loss", "mia_zlib", "mia_min_k", "mia_min_k_plus_plus", "privleak")
@@ -61,6 +65,64 @@ def suite(
     ours, theirs = _attacks(forget), _attacks(unseen)
     attacks = {name: auc(ours[name], theirs[name]) for name in ours}
     return measures | attacks | {"privleak": privleak(attacks["mia_min_k"], reference)}
+
+
+def read_logs(logs: Mapping[str, Any]) -> Report:
+    """Read a retrained model's TOFU_EVAL.json as a `reference` of `evaluation.evaluate`.
+
+    logs: the file's content. Needed is forget_truth_ratio; its rows may stand in any order. Its
+    mia_min_k, if there is one, is what privleak compares with.
+
+    The file names neither its rows nor the settings of its evaluation. The result says that these
+    are `AS_THERE`. UserError if a row of forget_truth_ratio has no score.
+    """
+    try:
+        rows = logs["forget_truth_ratio"]["value_by_index"]
+        ratios = [rows[index]["score"] for index in sorted(rows, key=int)]
+        known = logs.get("mia_min_k", {}).get("agg_value")
+        measures = {} if known is None else {"mia_min_k": float(known)}
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise UserError(
+            "the reference is no TOFU_EVAL.json of OpenUnlearning: its forget_truth_ratio has no"
+            " value_by_index with a score for each row, or its mia_min_k is no number"
+        ) from None
+    return {"truth_ratio": {"forget": ratios}, "settings": AS_THERE, SUITE: measures}
+
+
+def logs_of(report: Report) -> dict[str, Any]:
+    """Return the content of a TOFU_EVAL.json for an evaluation with the settings `AS_THERE`.
+
+    report: of `evaluation.evaluate`, with the measures of `suite` and the two summaries
+    forget_quality and model_utility under `SUITE`.
+
+    Returns {name of a metric: {"agg_value", "value_by_index": {number of the row: its scores}}}.
+    Left out is what a report does not hold: measures that are None, the probabilities of
+    paraphrased and wrong answers, and of a membership attack the scores of rows.
+    """
+    measures = {name: value for name, value in report[SUITE].items() if value is not None}
+    measures.pop("forget_Truth_Ratio", None)  # the suite's name for forget_truth_ratio
+    logs: dict[str, Any] = {name: {"agg_value": value} for name, value in measures.items()}
+
+    for name, rows in report["records"].items():
+        of_forget, components = name == "forget", report["components"]
+        metrics = (
+            f"{name}_Q_A_Prob{'_normalised' * SETS[name].options}",
+            f"{name}_Q_A_ROUGE",
+            "forget_truth_ratio" if of_forget else f"{name}_Truth_Ratio",
+        )
+        means = report["forget"].values()
+        if not of_forget:
+            means = [components[f"{name}_{kind}"] for kind in ("prob", "rouge", "tr")]
+        scores = (
+            [{"prob": row["prob"]} for row in rows],
+            [{"rougeL_recall": row["rouge"], "generation": row["generation"]} for row in rows],
+            [{"score": ratio} for ratio in report["truth_ratio"][name]],
+        )
+        for metric, mean, of_rows in zip(metrics, means, scores):
+            by_index = {str(number): each for number, each in enumerate(of_rows)}
+            logs[metric] = {"agg_value": mean, "value_by_index": by_index}
+
+    return logs
 
 
 def _attacks(rows: Sequence[Scores]) -> Mapping[str, NDArray[np.float64]]:

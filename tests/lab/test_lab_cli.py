@@ -124,6 +124,41 @@ def test_an_evaluation_has_every_name_of_openunlearnings_suite(place):
     assert tilted["mia_min_k_plus_plus"] is not None
 
 
+def test_openunlearnings_logs_go_out_and_come_back(place, capsys):
+    """A head's evaluation as TOFU_EVAL.json is the reference of the next one: the same model."""
+    shutil.copy(place / "retain90.json", place / "holdout10.json")
+    logs, report = place / "TOFU_EVAL.json", place / "report.json"
+    few = ["--head", str(place / "head"), "--out", str(report), "--max-new-tokens", "2"]
+    there = [*few, "--attention-mask", "openunlearning"]
+    write, read = ["--openunlearning", str(logs)], ["--reference", str(logs)]
+    for wrong, why in (
+        ([*few, *write], "--attention-mask openunlearning"),
+        ([*there, *write, "-T", "1,2"], "give one T"),
+    ):
+        assert cli.main(on(place, "evaluate", *wrong)) == 2
+        assert why in capsys.readouterr().err and not logs.exists()
+
+    assert cli.main(on(place, "evaluate", *there, *write)) == 0
+    assert cli.main(on(place, "evaluate", *there, *read)) == 0
+    found = json.loads(report.read_text())
+    assert (found["forget_quality"], found["open_unlearning"]["privleak"]) == (1.0, 0.0)
+
+    # published logs are of two settings, of a number of rows, and may lack what is needed
+    content = json.loads(logs.read_text())
+    del content["forget_truth_ratio"]["value_by_index"]["1"]
+    (place / "fewer.json").write_text(json.dumps(content))
+    (place / "none.json").write_text(json.dumps({"model_utility": {"agg_value": 0.5}}))
+    for argv, why in (
+        ([*few, *read], "attention_mask 'openunlearning', this run uses 'lengths'"),
+        ([*there, "--reference", str(place / "fewer.json")], "1 truth ratios, the forget set 2"),
+        ([*there, "--reference", str(place / "none.json")], "nor forget_truth_ratio"),
+    ):
+        capsys.readouterr()
+        assert cli.main(on(place, "evaluate", *argv)) == 2
+        said = capsys.readouterr().err.splitlines()
+        assert why in said[-1] and len(said) == 1
+
+
 @pytest.mark.parametrize(
     "line",
     [

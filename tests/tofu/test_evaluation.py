@@ -40,7 +40,7 @@ from t3lib.sampler.tilt import T3ForCausalLM
 from t3lib.tofu import data as tofu
 from t3lib.tofu import evaluation as module
 from t3lib.tofu import likelihood as score
-from t3lib.tofu import metrics, writing
+from t3lib.tofu import metrics, suite, writing
 from t3lib.tofu.evaluation import Scoring, evaluate
 from t3lib.tofu.reader import Reader, Reading, window_of
 
@@ -793,7 +793,15 @@ def test_goldens(shared):
     }
     rows = {name: [every[name][i] for i in drawn[name]] for name in sets}
     model, tokenizer = models.load_model(shared / "goldens" / "retain", device="cpu")
-    result = evaluate(model, tokenizer, rows, Scoring("openunlearning"))
+    # its own logs of the same rows, in the layout of its file
+    scores = [golden["truth_ratio"]["forget_truth_ratio"][i] for i in drawn["forget"]]
+    by_index = {str(n): {"score": score} for n, score in enumerate(scores)}
+    reference = suite.read_logs({"forget_truth_ratio": {"value_by_index": by_index}})
+    scoring = Scoring("openunlearning")
+    result = evaluate(model, tokenizer, rows, scoring, reference=reference)
+    assert result["forget_quality"] > 0.999 and result["ks_statistic"] <= 0.025
+    logs = suite.logs_of(result | {suite.SUITE: {}})
+    assert suite.read_logs(logs)["truth_ratio"]["forget"] == result["truth_ratio"]["forget"]
     for name in sets:
         key = "forget_truth_ratio" if name == "forget" else f"{name}_Truth_Ratio"
         expected = np.array(golden["truth_ratio"][key])[drawn[name]]
@@ -808,6 +816,8 @@ def test_goldens(shared):
             expected = np.array(golden["prob_normalised"][f"{name}_Q_A_Prob_normalised"])
         np.testing.assert_allclose(prob, expected[drawn[name]], atol=1e-5)
     if whole:
+        for name, each in logs.items():
+            assert each["agg_value"] == pytest.approx(golden["agg"][name], abs=1e-5)
         components = golden["utility_components"]
         for name in ("retain", "ra", "wf"):
             normalised = "" if name == "retain" else "_normalised"

@@ -1,6 +1,7 @@
 """OpenUnlearning's measures, by hand and against a plain pass."""
 
 import copy
+import json
 import zlib
 
 import numpy as np
@@ -102,3 +103,53 @@ def test_scores_of_answers_are_those_of_the_unlearned_model(tiny_model, tokenize
     with pytest.raises(UserError, match="row 2: .* more than the model's context"):
         long = {"question": "x" * 9**5, "answer": "y"}
         suite.score_answers(tiny_model, tokenizer, [rows[0], long], reading)
+
+
+ROW = {"prob": 0.25, "rouge": 0.5, "generation": "Ada."}
+REPORT = {
+    "records": {name: [ROW | {"prob": n / 20} for n in range(12)] for name in ("forget", "wf")},
+    "truth_ratio": {name: [n / 10 for n in range(12)] for name in ("forget", "wf")},
+    "forget": {"prob": 0.1, "rouge": 0.2, "truth_ratio": 0.3},
+    "components": {"wf_prob": 0.4, "wf_rouge": 0.5, "wf_tr": 0.6, "retain_tr": None},
+    suite.SUITE: {"forget_Truth_Ratio": 0.3, "mia_min_k": 0.25, "privleak": None},
+}
+
+
+def test_a_report_is_written_and_read_in_openunlearnings_layout():
+    logs = suite.logs_of(REPORT)
+    assert {name: each["agg_value"] for name, each in logs.items()} == {
+        "forget_Q_A_Prob": 0.1,
+        "forget_Q_A_ROUGE": 0.2,
+        "forget_truth_ratio": 0.3,
+        "wf_Q_A_Prob_normalised": 0.4,
+        "wf_Q_A_ROUGE": 0.5,
+        "wf_Truth_Ratio": 0.6,
+        "mia_min_k": 0.25,
+    }
+    rouge = {"rougeL_recall": 0.5, "generation": "Ada."}
+    assert logs["wf_Q_A_ROUGE"]["value_by_index"]["11"] == rouge
+    assert logs["forget_Q_A_Prob"]["value_by_index"]["2"] == {"prob": 0.1}
+
+    # its keys are sorted as text, so that row 10 stands before row 2
+    found = suite.read_logs(json.loads(json.dumps(logs, sort_keys=True)))
+    assert found["truth_ratio"]["forget"] == REPORT["truth_ratio"]["forget"]
+    assert found[suite.SUITE] == {"mia_min_k": 0.25}
+    assert found["settings"]["attention_mask"] == "openunlearning"
+    assert suite.read_logs({"forget_truth_ratio": logs["forget_truth_ratio"]})[suite.SUITE] == {}
+
+
+@pytest.mark.parametrize(
+    "logs",
+    [
+        {"forget_truth_ratio": None},
+        {"forget_truth_ratio": {"agg_value": 0.5}},
+        {"forget_truth_ratio": {"value_by_index": [0.5]}},
+        {"forget_truth_ratio": {"value_by_index": {"a": {"score": 0.5}}}},
+        {"forget_truth_ratio": {"value_by_index": {"0": {"prob": 0.5}}}},
+        {"forget_truth_ratio": {"value_by_index": {}}, "mia_min_k": 0.5},
+        {"forget_truth_ratio": {"value_by_index": {}}, "mia_min_k": {"agg_value": "much"}},
+    ],
+)
+def test_what_is_no_file_of_openunlearning_is_refused(logs):
+    with pytest.raises(UserError, match="no TOFU_EVAL.json of OpenUnlearning"):
+        suite.read_logs(logs)
