@@ -38,6 +38,7 @@ FILES = ("forget", "retain", "other", "unseen", "holdout")  # options that name 
 ON_HEAD, ROWS = "--model DIR --head head", "--forget forget.jsonl --retain retain.jsonl"
 HEADS = "folder or Hub id of a head; several in a comma list are combined"
 SYMBOLS = {"T": "temperature", "w": "strength"}  # names in --set, and in `Choices`
+BASE = "base"  # value of --beside
 ANSWER = 10_000  # most characters in one line of `t3 generate`
 
 
@@ -117,6 +118,11 @@ def add_evaluate(verbs: Any) -> None:
     add_rows(p)
     add_system(p)
     p.add_argument("--holdout", metavar="FILE", help="rows to keep that no head was fitted on")
+    p.add_argument(
+        "--beside",
+        metavar="REPORT",
+        help="compare row by row, with an exact test, with another report's folder or with base",
+    )
     p.add_argument("--out", type=folder, required=True, help="folder for the report")
     p.add_argument(
         "--overwrite", action="store_true", help="allow a report in a folder that holds a head"
@@ -318,17 +324,29 @@ def evaluate(args: argparse.Namespace) -> int:
     check_out(args.out)
     if (args.out / "config.json").exists() and not args.overwrite:
         raise UserError(f"--out {args.out} holds a head: choose another folder, or --overwrite")
+    if args.beside == BASE and not args.head:
+        raise UserError("--beside base needs --head: without a head the base is asked as it is")
 
     heads = heads_of(args)
+    from t3lib.own.report import read_report
+
+    with_report = args.beside not in (None, BASE)
+    other = read_report(folder(args.beside) / "report.json") if with_report else None
     wanted = rows_of(args, heads[0] if heads else None)
     model, tokenizer = load_model(args, args.model)
     check_system(args.system, tokenizer)
     if heads:
         tokenizer = in_template_of(heads[0], tokenizer)
         model = under_heads(args, model, tokenizer, heads)
+    from t3lib.own import verdict
     from t3lib.own.assess import assess
 
-    return write_report(assess(model, tokenizer, wanted), args.out)
+    report = assess(model, tokenizer, wanted)
+    if args.beside:
+        report["beside"] = verdict.beside(report, other)
+        name = "the base" if other is None else args.beside
+        report["verdict"]["lines"] += verdict.beside_lines(report["beside"], name)
+    return write_report(report, args.out)
 
 
 def serve(args: argparse.Namespace) -> None:

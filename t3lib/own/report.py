@@ -75,11 +75,16 @@ def report_of(folder: str | Path, head: Any) -> Report | None:
     """
     if not (path := report_folder(folder) / "report.json").is_file():
         return None
+    content = read_report(path)
+    return content if content.get("judged") == judged_as([head], head) else None
+
+
+def read_report(path: Path) -> Report:
+    """Read a report.json; UserError for a file that is no report."""
     content = read_json(path)
     if not isinstance(content, dict) or "verdict" not in content:
-        raise UserError(f"{path}: not the report of t3 unlearn")
-    judged = judged_as([head], head)
-    return Report(content) if content.get("judged") == judged else None
+        raise UserError(f"{path}: not the report of t3 unlearn or t3 evaluate")
+    return Report(content)
 
 
 def judged_as(heads: Iterable[Any], sampler: Any) -> dict[str, Any]:

@@ -52,8 +52,12 @@ def test_a_secret_that_comes_only_from_a_cold_sampler_leaks(memorised):
 
 
 @pytest.mark.usefixtures("few_texts")
-def test_a_model_without_a_head_is_judged_by_the_command_line(memorised, tmp_path, monkeypatch):
-    """`t3 evaluate` of a model whose rows leak must not end in success."""
+def test_a_model_without_a_head_is_judged_by_the_command_line(
+    memorised, tmp_path, monkeypatch, capsys
+):
+    """`t3 evaluate` of a model whose rows leak must not end in success, and its report is compared
+    with a later one.
+    """
     model, tokenizer, forget, retain, _ = memorised
     monkeypatch.setattr(answers, "CONTROL_ROWS", (4, 4))
     model.save_pretrained(tmp_path / "model")
@@ -61,8 +65,23 @@ def test_a_model_without_a_head_is_judged_by_the_command_line(memorised, tmp_pat
     write_json(tmp_path / "retain.json", retain[:10])
     argv = ["evaluate", "--model", str(tmp_path / "model"), "--out", str(tmp_path / "report")]
     argv += ["--retain", str(tmp_path / "retain.json"), "--forget", str(tmp_path / "forget.json")]
-    for rows, status in ((forget[:4], "no"), (invented(90, 3)[-4:], "nothing")):
+    for rows, status in ((invented(90, 3)[-4:], "nothing"), (forget[:4], "no")):
         write_json(tmp_path / "forget.json", rows)
         assert cli.main([*argv, "--overwrite"]) == 3
         report = read_json(tmp_path / "report" / "report.json")
         assert report["verdict"]["status"] == status and "choice" not in report
+
+    # one row no longer leaks
+    assert report["forget"]["each"][0]["leaks"]
+    report["forget"]["each"][0]["leaks"] = False
+    monkeypatch.setattr("t3lib.own.assess.assess", lambda *_: report)
+    later = [*argv, "--out", str(tmp_path / "later"), "--beside"]
+    assert cli.main([*later, str(tmp_path / "report")]) == 3
+    assert "rows that leak, beside" in (printed := capsys.readouterr().out)
+    assert "1 of 4 only there, 0 only here (McNemar's exact test p = 1;" in printed
+    pairs = read_json(tmp_path / "later" / "report.json")["beside"]["rows that leak"]
+    assert pairs["only_there"] == [report["forget"]["each"][0]["question"]]
+    for wrong, why in (("base", "needs --head"), (str(tmp_path), "report.json: No such file")):
+        assert cli.main([*later, wrong]) == 2
+        said = capsys.readouterr().err
+        assert why in said and said.count("\n") == 1
