@@ -50,7 +50,7 @@ test: export OMP_NUM_THREADS = 1
 test: export T3_MODEL = tiny
 test: .venv/ready
 	$(BIN)/pytest tests -n 2 --dist loadgroup
-	$(BIN)/pytest --nbval-lax --nbval-current-env --nbval-cell-timeout 300 -n 2 --dist loadfile notebooks
+	PYTHONPATH=tests $(BIN)/pytest -p patience --nbval-lax --nbval-current-env --nbval-cell-timeout 300 -n 2 --dist loadfile notebooks
 
 # The lower bounds of pyproject.toml as exact versions. torch has its own variable, because not every
 # machine has a build of the lowest one, 2.11.

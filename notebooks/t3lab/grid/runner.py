@@ -26,6 +26,7 @@ from t3lab.identity import changed_since_import, data_identity
 from t3lib.core.errors import UserError
 from t3lib.core.files import content_key, folder_key, lock, read_json, sha256_file, write_json
 
+OUTPUT_SECONDS = 600  # wait for a cell's last output, which a busy machine may deliver late
 ATTEMPTS = 3  # for a kernel that does not start or dies: several starting at once compete for ports
 TRAIN = """from t3lab.world import bases
 _ = bases.ensure_base(bases.Stage(**stage), name, seed)"""
@@ -225,10 +226,18 @@ def _remove_earlier(job: Job, before: Sequence[Outcome], place: Place) -> None:
 def run_notebook(source: Path, copy: Path, parameters: dict[str, Any]) -> None:
     """Run a notebook with papermill; write `copy` when all cells have run.
 
-    Until then the copy is called X.partial.ipynb. A kernel that does not start or dies is started
-    again, `ATTEMPTS` times in all. Errors of cells are raised.
+    The kernel is that of this Python, also if JUPYTER_PATH or a person's own folder has another
+    environment's under the same name. Until the end the copy is called X.partial.ipynb. A kernel
+    that does not start or dies is started again, `ATTEMPTS` times in all. Errors of cells are
+    raised.
     """
     import papermill
+    from jupyter_client.kernelspec import KernelSpecManager
+    from jupyter_client.manager import AsyncKernelManager
+
+    class ThisPython(AsyncKernelManager):
+        def _kernel_spec_manager_default(self) -> KernelSpecManager:
+            return KernelSpecManager(kernel_dirs=[])  # without folders ipykernel's own is left
 
     logging.getLogger("papermill").setLevel(logging.ERROR)
     partial = copy.with_suffix(".partial.ipynb")
@@ -239,8 +248,10 @@ def run_notebook(source: Path, copy: Path, parameters: dict[str, Any]) -> None:
                 *(str(path).replace("{", "{{").replace("}", "}}") for path in (source, partial)),
                 parameters=parameters,
                 kernel_name="python3",
+                kernel_manager_class=ThisPython,
                 progress_bar=False,
                 start_timeout=120,
+                iopub_timeout=OUTPUT_SECONDS,
                 # Hides the kernel's messages about unencrypted TCP and about the interrupt before
                 # its shutdown.
                 extra_arguments=["--IPKernelApp.log_level=50"],

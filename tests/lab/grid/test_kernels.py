@@ -1,20 +1,26 @@
 """What a job's kernel is: a process of its own, in the runner's folder, with its vectors fixed."""
 
+import asyncio
 import json
 import os
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import noop
+import patience
 import pytest
 from conftest import ROOT
+from jupyter_client.kernelspec import KernelSpecManager
 
 from t3lab.grid import runner
 from t3lab.grid.jobs import Job
 from t3lab.grid.runner import Place
-from t3lib.core.files import folder_key, project_root
+from t3lib.core.files import folder_key, project_root, write_json
 
-FACTS = """import json, os, torch
+FACTS = """import json, os, sys, torch
 facts = [os.getcwd(), os.environ["OMP_NUM_THREADS"], torch.backends.cpu.get_cpu_capability()]
+facts += [sys.executable]
 _ = open(out, "w").write(json.dumps(facts))"""
 
 
@@ -27,14 +33,39 @@ def place(tmp_path):
     return found
 
 
-def test_threads_vectors_and_folder_of_a_kernel(place, tmp_path):
-    """Torch adds in the same order on processors with wider vectors."""
+def test_threads_vectors_folder_and_python_of_a_kernel(place, tmp_path, monkeypatch):
+    """Torch adds in the same order on processors with wider vectors. The kernel is this Python's,
+    though JUPYTER_PATH has another environment's, and the output may come a minute late.
+    """
+    other = {"argv": [str(tmp_path / "python"), "{connection_file}"], "language": "python"}
+    write_json(tmp_path / "kernels" / "python3" / "kernel.json", other | {"display_name": "Other"})
+    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path))
+    assert KernelSpecManager().get_kernel_spec("python3").display_name == "Other"
+
+    async def late(output, seconds):
+        if seconds < 60:
+            raise TimeoutError
+        return await output
+
+    nbclient_asyncio = SimpleNamespace(**vars(asyncio) | {"wait_for": late})
+    monkeypatch.setattr("nbclient.client.asyncio", nbclient_asyncio)
     noop.write_notebook(tmp_path / "nb" / "n.ipynb", 'out: str = ""', FACTS)
     options = {"out": str(tmp_path / "facts.json")}
     runner.run_notebook(tmp_path / "nb" / "n.ipynb", tmp_path / "out" / "n.ipynb", options)
-    folder, threads, vectors = json.loads((tmp_path / "facts.json").read_text())
+    folder, threads, vectors, python = json.loads((tmp_path / "facts.json").read_text())
     assert (Path(folder), threads) == (project_root(), "1")
-    assert vectors in ("AVX2", "DEFAULT", "NO AVX")
+    assert vectors in ("AVX2", "DEFAULT", "NO AVX") and python == sys.executable
+
+
+def test_nbval_waits_as_long_for_output():
+    """Its own limit of five seconds has no option; the name that is set is its own."""
+    from nbval.plugin import IPyNbCell
+
+    cell = SimpleNamespace(output_timeout=5)
+    patience.pytest_collection_modifyitems([cell])
+    assert cell.output_timeout == runner.OUTPUT_SECONDS
+    assert "output_timeout" in IPyNbCell.__init__.__code__.co_names
+    assert "PYTHONPATH=tests $(BIN)/pytest -p patience --nbval" in (ROOT / "Makefile").read_text()
 
 
 def test_an_executed_notebook_names_its_data_by_content_and_no_folder_of_this_machine(
