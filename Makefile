@@ -28,7 +28,8 @@ endif
 results: .venv/ready
 	$(BIN)/t3 reproduce --profile $(PROFILE) $(if $(WORKERS),--workers $(WORKERS)) $(if $(OUT),--out $(OUT))
 
-# JupyterLab reads its defaults here. overrides.json switches off the pop-up that asks about news.
+# JupyterLab reads its defaults here. overrides.json switches off the pop-up that asks about news, and
+# saving by itself: exploring a notebook changes no file of the checkout, unless a person saves it.
 LAB = .venv/share/jupyter/lab/settings
 
 # uv only installs faster. It does not read pip's settings, so it is told the folder of wheels.

@@ -91,16 +91,25 @@ def test_make_refuses_an_unknown_profile_before_it_builds_the_environment():
     assert subprocess.run(test, **options).returncode == 0, "not its business"
 
 
-def test_jupyterlab_asks_nobody_about_news(tmp_path):
-    """`make` copies overrides.json to where JupyterLab looks, and JupyterLab takes its value."""
+def test_jupyterlab_asks_nobody_about_news_and_saves_nothing_by_itself(tmp_path):
+    """`make` copies overrides.json to where JupyterLab looks, and JupyterLab takes its values.
+
+    An autosaved notebook would be a changed file of the checkout.
+    """
     text = (ROOT / "Makefile").read_text()
     assert "cp notebooks/overrides.json $(LAB)\n" in text
     [settings] = re.findall(r"^LAB = \.venv/(.+)$", text, re.MULTILINE)
     lab = Path(get_app_dir())
     assert lab / "settings" == Path(sys.prefix) / settings
     shutil.copy(ROOT / "notebooks" / "overrides.json", tmp_path)
-    plugin = "@jupyterlab/apputils-extension:notification"
-    read, _ = get_settings(str(tmp_path), str(lab / "schemas"), str(tmp_path), plugin)
-    news = read["schema"]["properties"]["fetchNews"]
+
+    def setting(plugin, name):
+        plugin = f"@jupyterlab/{plugin}"
+        read, _ = get_settings(str(tmp_path), str(lab / "schemas"), str(tmp_path), plugin)
+        return read["schema"]["properties"][name]
+
+    news = setting("apputils-extension:notification", "fetchNews")
     assert news["default"] in [choice["const"] for choice in news["oneOf"]]
     assert news["default"] == "false"
+    autosave = setting("docmanager-extension:plugin", "autosave")
+    assert autosave["type"] == "boolean" and autosave["default"] is False
