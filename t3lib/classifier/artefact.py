@@ -44,10 +44,12 @@ def save(
     weights: Mapping[str, Tensor],
     *,
     overwrite: bool = True,
+    named: Mapping[str, Any] = {},
 ) -> None:
     """Write the three files of a head; config.json, with the checksum of the weights, last.
 
-    settings: arguments of `T3Head` as JSON. weights: {"A", "B"} and maybe `OPTIONAL` ones.
+    settings: arguments of `T3Head` as JSON. weights: {"A", "B"} and maybe `OPTIONAL` ones. named:
+    see `model_card`.
 
     If several processes save at once, one after the other writes, and the last one remains.
     UserError for settings that are not plain JSON, and with overwrite=False for a folder that is
@@ -62,7 +64,7 @@ def save(
     except (TypeError, ValueError, RecursionError) as error:
         raise UserError(f"head info must be plain JSON with finite numbers ({error})") from None
 
-    files = {WEIGHTS: content, CARD: model_card(settings).encode(), CONFIG: written}
+    files = {WEIGHTS: content, CARD: model_card(settings, named).encode(), CONFIG: written}
     with _held(folder):
         if not overwrite and any(folder.iterdir()):
             raise UserError(
@@ -176,11 +178,20 @@ def _tensor(file: Any, name: str, settings: Mapping[str, Any], where: str) -> Te
 # ---- the model card -----------------------------------------------------------------------------
 
 
-def model_card(settings: Mapping[str, Any]) -> str:
+def model_card(settings: Mapping[str, Any], named: Mapping[str, Any] = {}) -> str:
     """Fill in a head's README.md: its base, how it was made, its metrics, how to load it.
 
-    settings: arguments of `T3Head`.
+    settings: arguments of `T3Head`. named: what only a person can say: "license", the Hub's name of
+    a licence, and "datasets", a list of the Hub ids of the rows. UserError for anything else.
     """
+    for name, value in named.items():
+        kind = {"license": str, "datasets": list}.get(name, ())
+        if not isinstance(value, kind) or not all(isinstance(each, str) for each in value):
+            raise UserError(
+                f"model card: {printable(name)} = {printable(value)} is neither license, a text,"
+                " nor datasets, a list of Hub ids"
+            )
+
     pages = Environment(
         loader=PackageLoader(__package__),
         autoescape=True,
@@ -195,6 +206,7 @@ def model_card(settings: Mapping[str, Any]) -> str:
     page = pages.get_template("head_card.md.j2")
     return page.render(
         settings,
+        named=named,
         origin=smollm2.ORIGIN if name == smollm2.NAME else "",
         base=name if plain else "",
         on_hub=plain and name[0] not in "/.~",

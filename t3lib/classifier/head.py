@@ -161,14 +161,15 @@ class T3Head(nn.Module, PyTorchModelHubMixin):
         save_directory: str | Path,
         *,
         config: Mapping[str, Any] | None = None,
-        model_card_kwargs: object = None,
+        model_card_kwargs: Mapping[str, Any] | None = None,
         overwrite: bool = True,
     ) -> None:
         """Write model.safetensors, README.md and last config.json with a checksum; never the base.
 
         save_directory: a folder, created if missing.
         config: entries that replace those of `info` in this save.
-        model_card_kwargs: ignored; `push_to_hub` passes it.
+        model_card_kwargs: {"license", "datasets"} of the model card (`artefact.model_card`), as
+        `push_to_hub` passes them.
         overwrite: with False, UserError if the folder is not empty.
 
         Each file is renamed into place when it is complete, and the checksum ties weights to
@@ -181,7 +182,8 @@ class T3Head(nn.Module, PyTorchModelHubMixin):
             for name, value in tensors.items()
             if value is not None
         }
-        artefact.save(Path(save_directory), settings, weights, overwrite=overwrite)
+        named = model_card_kwargs or {}
+        artefact.save(Path(save_directory), settings, weights, overwrite=overwrite, named=named)
 
     @classmethod
     def from_pretrained(  # type: ignore[override]

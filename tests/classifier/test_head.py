@@ -3,11 +3,13 @@
 import copy
 import json
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
 from fabricate import INFO
 from families import HIDDEN, VOCAB, family
+from huggingface_hub import ModelCard
 from peft import LoraConfig, get_peft_model
 from torch import nn
 
@@ -414,6 +416,51 @@ def test_a_cards_example_asks_in_the_form_of_training():
             "t3lib.prompt" in example
         )
         compile(example, "README.md", "exec")
+
+
+def test_what_is_pushed_to_the_hub_is_the_head_with_a_card_that_the_hub_reads(
+    tiny_model, monkeypatch
+):
+    """A stub stands for the Hub. License and data sets are what a person names, the base is the
+    head's.
+    """
+    pushed = {}
+
+    class Hub:
+        def __init__(self, token):
+            assert token == "secret"
+
+        def create_repo(self, repo_id, **_):
+            return SimpleNamespace(repo_id=repo_id)
+
+        def upload_folder(self, repo_id, folder_path, **_):
+            pushed.update((path.name, path.read_bytes()) for path in folder_path.iterdir())
+            return f"hub/{repo_id}"
+
+    monkeypatch.setattr("huggingface_hub.hub_mixin.HfApi", Hub)
+    head = T3Head(32, tiny_model.config.vocab_size, 2, info={"base_model": "org/base"})
+    named = {"license": "mit", "datasets": ["me/rows", "me/more"]}
+    tilted = T3ForCausalLM(tiny_model, head, 2.5)
+    assert tilted.push_to_hub("me/head", token="secret", model_card_kwargs=named) == "hub/me/head"
+    assert {*pushed} == {"README.md", "config.json", "model.safetensors"}
+    assert json.loads(pushed["config.json"])["temperature"] == 2.5
+    card = ModelCard(pushed["README.md"].decode())
+    assert card.data.to_dict() == named | {
+        "library_name": "t3lib",
+        "tags": ["unlearning", "t3"],
+        "base_model": "org/base",
+    }
+    assert "[arXiv 2602.10217](https://arxiv.org/abs/2602.10217)" in card.text
+
+    head.push_to_hub("me/head", token="secret")
+    assert {"license", "datasets"}.isdisjoint(
+        ModelCard(pushed["README.md"].decode()).data.to_dict()
+    )
+    pushed.clear()
+    for wrong in ({"license": 5}, {"datasets": "me/rows"}, {"datasets": [5]}, {"owner": "me"}):
+        with pytest.raises(UserError, match="model card: .* is neither license"):
+            head.push_to_hub("me/head", token="secret", model_card_kwargs=wrong)
+    assert not pushed
 
 
 def test_a_card_holds_no_markup_of_others(tmp_path):
