@@ -27,6 +27,16 @@ def test_the_artifact_page_is_one_screen_and_its_commands_exist():
             cli.parser().parse_args(words)
 
 
+def test_whoever_reports_other_numbers_is_asked_for_what_tells_why():
+    text = (ROOT / ".github/ISSUE_TEMPLATE/numbers.md").read_text(encoding="utf-8")
+    lines = re.findall(r"^    (.*)$", text, flags=re.M)
+    [compared] = [line.split("|")[0] for line in lines if line.startswith("t3 ")]
+    cli.parser().parse_args(shlex.split(compared)[1:])
+    for part in ("git log", "requirements.lock", "/proc/cpuinfo"):
+        assert any(part in line for line in lines), part
+    assert (ROOT / ".github/ISSUE_TEMPLATE" / re.findall(r"\]\((.*?)#", text)[0]).is_file()
+
+
 def test_the_data_card_counts_the_world():
     from t3lab import profiles
     from t3lab.world import facts

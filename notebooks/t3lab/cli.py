@@ -5,6 +5,7 @@ when a verb needs it.
 """
 
 import argparse
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -200,14 +201,30 @@ def no_audit(args: argparse.Namespace) -> int:
 
 
 def reproduce(args: argparse.Namespace) -> int:
-    """Carry out `t3 reproduce`."""
-    from t3lab.grid.reproduce import reproduce
+    """Carry out `t3 reproduce`, and compare with the committed results of the profile."""
+    from t3lab.grid import reproduce as grid
+    from t3lab.grid.status import committed
+    from t3lab.profiles import load_profile
+    from t3lab.report.compare import compare
     from t3lab.results import check_clean
+    from t3lib.core.files import project_root
 
     if args.out and not args.dry_run:
         check_clean(args.out)
     every = "only methods splits seeds data out workers scheduler fresh dry_run".split()
-    return reproduce(args.profile, **{name: getattr(args, name) for name in every})
+    code = grid.reproduce(args.profile, **{name: getattr(args, name) for name in every})
+
+    name = load_profile(args.profile)["name"]
+    out, theirs = args.out or project_root() / "out" / name, committed(name)
+    if args.dry_run or not (theirs / "tables").is_dir() or out.resolve() == theirs.resolve():
+        return code
+    try:
+        _, lines = compare(out, theirs)
+    except UserError as error:  # such as results that have no run in common
+        lines = [printable(error)]
+    print(f"beside results/{name}: {lines[-1]} (t3 compare {os.path.relpath(out)})")
+
+    return code
 
 
 def compare(args: argparse.Namespace) -> int:
@@ -216,12 +233,12 @@ def compare(args: argparse.Namespace) -> int:
     from t3lab.report.compare import compare
 
     other = args.b
-    if other is None:
+    if other is None and args.a.is_dir():
         profile = str(earlier_manifest(args.a / "manifest.json").get("profile", "unknown"))
         other = committed(profile)
         if not (other / "tables").is_dir():
             raise UserError(f"no results of profile {profile} are committed: give two folders")
-    differs, lines = compare(args.a, other)
+    differs, lines = compare(args.a, other or args.a)
     print(*lines, sep="\n")
     return int(differs)
 

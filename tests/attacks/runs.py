@@ -49,9 +49,10 @@ def other_checkout() -> Path:
 
 
 def compared(out: Path, checkout: Path = ROOT) -> str:
-    """The last line of `t3 compare` with the undisturbed results."""
+    """What `t3 compare` with the undisturbed results ends with, without how much was compared."""
     words = [sys.executable, "-m", "t3lib", "compare", out, undisturbed(checkout)]
-    return subprocess.run(words, cwd=ROOT, capture_output=True, text=True).stdout.splitlines()[-1]
+    printed = subprocess.run(words, cwd=ROOT, capture_output=True, text=True).stdout
+    return printed.splitlines()[-1].partition("; compared")[0]
 
 
 def killed(victim: str, begun: str, folder: Path) -> str:

@@ -1,6 +1,7 @@
 """The verbs that regenerate the paper, and one model on one split of TOFU."""
 
 import json
+import os
 import shutil
 import warnings
 
@@ -194,7 +195,25 @@ def test_compare_sets_a_folder_beside_the_committed_results_of_its_profile(
     assert cli.main(["compare", str(ours)]) == 1
     printed = capsys.readouterr().out
     assert f"a: {ours}, b: {theirs}" in printed and "\x1b" not in printed
-    assert printed.splitlines()[-1] == "1 cell differs in 1 table: tofu"
-    (ours / "manifest.json").unlink()
-    assert cli.main(["compare", str(ours)]) == 2
-    assert "give two folders" in capsys.readouterr().err
+    compared = "1 cell differs in 1 table: tofu; compared: 0 runs, 1 table of 1"
+    assert printed.splitlines()[-1] == compared
+    for folder, why in ((tmp_path / "out" / "tiyn", "tiyn: no such folder"), (ours, "give two")):
+        (ours / "manifest.json").unlink(missing_ok=True)
+        assert cli.main(["compare", str(folder)]) == 2
+        said = capsys.readouterr().err
+        assert why in said and said.count("\n") == 1
+
+    # the same sentence ends a reproduction of the profile, which may have no table in common
+    (ours / "manifest.json").write_text('{"profile": "tiny"}')
+    (tmp_path / "tiny.yaml").write_text("methods: [NPO]")
+    monkeypatch.setattr("t3lab.grid.reproduce.reproduce", lambda *_, **__: 0)
+    argv = ["reproduce", "--profile", str(tmp_path / "tiny.yaml"), "--out", str(ours)]
+    assert cli.main(argv) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == [f"beside results/tiny: {compared} (t3 compare {os.path.relpath(ours)})"]
+    (ours / "tables" / "tofu.csv").unlink()
+    assert cli.main(argv) == 0
+    assert "have no run in common" in capsys.readouterr().out
+    for more in ("--dry-run", f"--out={theirs}"):
+        assert cli.main([*argv, more]) == 0
+        assert not capsys.readouterr().out

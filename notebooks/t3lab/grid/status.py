@@ -65,10 +65,10 @@ def finish(
     }
     if manifest != earlier:  # unchanged when all jobs were cached
         write_json(out / "manifest.json", manifest)
-    print(f"{summary} in {seconds / 60:.1f} min: {place.out}/notebooks", flush=True)
-    theirs = committed(profile)
-    if (theirs / "tables").is_dir() and out.resolve() != theirs.resolve():
-        print(f"beside the committed results: t3 compare {place.out}", flush=True)
+    tables = f"{place.out}/notebooks/05_paper_tables.ipynb"
+    there = (Path(place.root) / tables).is_file()
+    look = f"open {tables} in JupyterLab" if there else f"{place.out}/notebooks"
+    print(f"{summary} in {seconds / 60:.1f} min: {look}", flush=True)
     return int(counts["failed"] + counts["skipped"] > 0)
 
 

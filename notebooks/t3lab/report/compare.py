@@ -38,12 +38,15 @@ def compare(a: str | Path, b: str | Path) -> tuple[bool, list[str]]:
     that the other lacks, the table differs. If only one has, they are left out. Tables that are
     made of runs are compared only if both folders have the same runs.
 
-    Returns whether anything differs, and lines of text: what was compared and what was not, some of
-    the cells that differ, and one sentence.
+    Returns whether anything differs, and lines of text: what was not compared, some of the cells
+    that differ, and one sentence, which also says how much was compared.
 
-    UserError for a damaged run, if both folders have runs but none in common, and if nothing can be
-    compared.
+    UserError for a folder that is not there, for a damaged run, if both folders have runs but none
+    in common, and if nothing can be compared.
     """
+    for folder in (a, b):
+        if not Path(folder).is_dir():
+            raise UserError(f"{folder}: no such folder")
     ours, theirs = _read(Path(a)), _read(Path(b))
     same_runs = ours["runs"].keys() == theirs["runs"].keys()
     cells = list[tuple[Any, ...]]()  # that differ
@@ -74,23 +77,26 @@ def compare(a: str | Path, b: str | Path) -> tuple[bool, list[str]]:
     if not (runs if ours["runs"] and theirs["runs"] else gaps or cells):
         raise UserError(f"{a} and {b} have no run in common: are they results of one profile?")
 
+    tables = {table for table, _ in gaps} - {"runs"}
+    every = len((ours | theirs).keys() - {"runs"})
+    much = f"compared: {_count(len(runs), 'run')}, {_count(len(tables), 'table')} of {every}"
     lines = [
         f"a: {a}, b: {b}",
-        f"compared: {_count(len(runs), 'run')}, {_count(len(gaps) - len(runs), 'row')} of tables",
         *(
             printable(f"not compared: {table} ({_count(len(names), 'row')}): {why}")
             for (table, why), names in left_out.items()
         ),
     ]
     if not cells:
-        return False, [*lines, _same(max(gaps.values()), runs)]
+        return False, [*lines, f"{_same(max(gaps.values()), runs)}; {much}"]
     frame = pd.DataFrame(cells, columns=["table", "row", "column", "a", "b"])
-    tables = [printable(table) for table in frame["table"].unique()]
-    few = frame if len(frame) <= FEW else frame.groupby("table").head(max(1, FEW // len(tables)))
+    differing = [printable(table) for table in frame["table"].unique()]
+    few = frame if len(frame) <= FEW else frame.groupby("table").head(max(1, FEW // len(differing)))
     lines.append(few.map(lambda value: printable(value, 60)).to_string(index=False))
     differ = f"{_count(len(cells), 'cell')} differ{'s' * (len(cells) == 1)}"
+    where = f"in {_count(len(differing), 'table')}: {', '.join(differing)}"
 
-    return True, [*lines, f"{differ} in {_count(len(tables), 'table')}: {', '.join(tables)}"]
+    return True, [*lines, f"{differ} {where}; {much}"]
 
 
 def _reason_for_all(table: str, rows: Rows, others: Rows, same_runs: bool) -> str:

@@ -18,7 +18,7 @@ import noop
 import pytest
 
 from t3lab import profiles
-from t3lab.grid import cluster, jobs, reproduce, runner, status
+from t3lab.grid import cluster, jobs, reproduce, runner
 from t3lab.grid.runner import Place
 from t3lib.core import files
 from t3lib.core.errors import UserError
@@ -251,14 +251,13 @@ def test_data_models_threads_and_code_are_in_the_key(box, monkeypatch, tmp_path)
 
 
 def test_everything_runs_once_and_a_second_call_only_checks(box, monkeypatch):
-    (box.folder / "committed" / "tables").mkdir(parents=True)
-    monkeypatch.setattr(status, "committed", lambda profile: box.folder / "committed")
     assert box() == 0
     lines = box.printed.splitlines()
     assert lines[0] == f"profile mine, 3 jobs: 0 cached, 3 to run, into {box.out}"
     assert re.fullmatch(rf"\[3/3\] done    {TABLES}  \d+\.\d s", lines[3])
-    assert lines[4].startswith("3 done in ") and lines[4].endswith(f"{box.out}/notebooks")
-    assert lines[5:] == [f"beside the committed results: t3 compare {box.out}"]
+    [last] = lines[4:]
+    look = f"open {box.out}/notebooks/{TABLES}.ipynb in JupyterLab"
+    assert last.startswith("3 done in ") and last.endswith(f" min: {look}")
     assert sorted(box.ran) == sorted([job("Original"), job("NPO"), TABLES])
     entries = box.manifest()
     assert {entry["state"] for entry in entries.values()} == {"done"}

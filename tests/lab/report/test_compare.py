@@ -53,10 +53,13 @@ class Two:
             table.to_csv(folder / "tables" / f"{name}.csv", index=False)
 
     def compare(self):
-        """Return the exit code, the last line and the lines before it, with short folder names."""
+        """Return the exit code, the last line without how much was compared, and the other lines,
+        with short folder names.
+        """
         code = cli.main(["compare", str(self.a), str(self.b)])
         printed = self.capsys.readouterr()
         *lines, last = (printed.out + printed.err).replace(f"{self.a.parent}/", "").splitlines()
+        last, _, self.much = last.partition("; compared: ")
         return code, last, lines
 
 
@@ -76,7 +79,8 @@ def failed(run):
 
 def test_equal_folders_are_the_same_in_any_order(two):
     two.table("tofu", TOFU.replace(0.5, float("inf")), TOFU.replace(0.5, float("inf"))[::-1])
-    assert two.compare() == (0, SAME, ["a: a, b: b", "compared: 2 runs, 4 rows of tables"])
+    assert two.compare() == (0, SAME, ["a: a, b: b"])
+    assert two.much == "2 runs, 2 tables of 2"
 
 
 def test_within_the_tolerance_is_the_same_and_the_sentence_is_true(two):
@@ -121,8 +125,8 @@ def test_tables_of_other_runs_are_listed_and_the_runs_of_both_compared(two):
         two.table(name, CLAIMS, CLAIMS.assign(verdict="does not hold"))
     code, last, lines = two.compare()
     assert (code, last) == (0, SAME)
+    assert two.much == "2 runs, 1 table of 4"
     assert lines[1:] == [
-        "compared: 2 runs, 2 rows of tables",
         "not compared: ablations (2 rows): made of runs that only one folder has",
         "not compared: claims (2 rows): made of runs that only one folder has",
         "not compared: leak (2 rows): made of runs that only one folder has",
@@ -170,6 +174,10 @@ def test_nothing_in_common_is_not_the_same(two):
     two.run(3, "b")
     assert two.compare()[0] == 2, "both have runs, but no common one"
     two.a, two.b = two.a.parent / "empty", two.a.parent / "none"
+    two.a.mkdir()
+    code, last, _ = two.compare()
+    assert code == 2 and last == "t3 compare: none: no such folder"
+    two.b.mkdir()
     code, last, _ = two.compare()
     assert code == 2 and "empty and none have no run in common" in last
 
@@ -187,6 +195,7 @@ def test_of_many_cells_some_of_each_table_are_printed(two):
         two.table(name, grid, grid.assign(value=0.75))
     code, last, lines = two.compare()
     assert (code, last) == (1, "100 cells differ in 2 tables: bounds, synthetic")
+    assert two.much == "2 runs, 3 tables of 3"
     printed = [line.split()[0] for line in lines]
     assert (printed.count("bounds"), printed.count("synthetic")) == (20, 20)
 
