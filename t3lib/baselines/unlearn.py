@@ -132,9 +132,7 @@ def unlearn_baseline(
         steps = (step for epoch in range(chosen["epochs"]) for step in plan(epoch))
         used = sorted({(pair.forget, pair.idk) for step in steps for pair in step})
         place = {pair: n for n, pair in enumerate(used)}
-        rows["idk"] = [
-            encode(tokenizer, task.forget[f]["question"], task.idk[i]) for f, i in used
-        ]
+        rows["idk"] = [encode(tokenizer, task.forget[f]["question"], task.idk[i]) for f, i in used]
         logp_idk_ref = original_logp(frozen, rows["idk"], pad, mask)
     teacher = copy.deepcopy(frozen) if frozen is model and needs_teacher(needs) else frozen
 

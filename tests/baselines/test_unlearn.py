@@ -319,9 +319,7 @@ def test_a_model_loaded_in_bfloat16_moves_as_far_as_in_float32(method, tiny_mode
     settings = FAST | {"lr": 1e-6, "epochs": 4}
     moves = []
     for model in (copy.deepcopy(loaded).float(), loaded):
-        trained, info = unlearn_baseline(
-            method, model, tokenizer, TASK, settings=settings, seed=0
-        )
+        trained, info = unlearn_baseline(method, model, tokenizer, TASK, settings=settings, seed=0)
         moves.append(weights(trained) - start)
         assert info["hyper"]["bf16"] is (model is loaded)
     assert moves[1].norm().item() == pytest.approx(moves[0].norm().item(), rel=0.1)
