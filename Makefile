@@ -1,6 +1,7 @@
 # make                       build .venv, and regenerate the paper at profile cpu in out/cpu
 # make PROFILE=smoke         a first look in a few minutes
 # make OUT=results/cpu       the same into the committed folder
+# make explore               open JupyterLab on a copy of the first notebook
 # make test                  run pytest, then nbval on the notebooks with their own parameters
 # T3_TEST_ORDER=7 make test  run the tests in the random order of seed 7
 # make test-floor            test core, classifier, sampler and tofu with the lowest versions allowed
@@ -24,7 +25,7 @@ $(error PROFILE=$(PROFILE) is not there: choose $(filter-out defaults,$(patsubst
 endif
 endif
 
-.PHONY: results test test-floor serving-test attacks site release lint clean
+.PHONY: results explore test test-floor serving-test attacks site release lint clean
 results: .venv/ready
 	$(BIN)/t3 reproduce --profile $(PROFILE) $(if $(WORKERS),--workers $(WORKERS)) $(if $(OUT),--out $(OUT))
 
@@ -44,6 +45,12 @@ LAB = .venv/share/jupyter/lab/settings
 	fi
 	mkdir -p $(LAB) && cp notebooks/overrides.json $(LAB)
 	touch $@
+
+# IP=0.0.0.0 is for a container, whose JupyterLab is reached from outside of it.
+FIRST = 00_t3_in_five_minutes.ipynb
+explore: .venv/ready
+	mkdir -p out && (test -f out/$(FIRST) || cp notebooks/$(FIRST) out)
+	$(BIN)/jupyter lab $(if $(IP),--no-browser --ip=$(IP)) out/$(FIRST)
 
 # One thread for each process: then results do not depend on the number of cores. Tests that share an
 # expensive fixture run in one worker (`group_of` in tests/conftest.py).

@@ -2,6 +2,7 @@
 or names a host.
 """
 
+import json
 import os
 import re
 import shutil
@@ -89,6 +90,41 @@ def test_make_refuses_an_unknown_profile_before_it_builds_the_environment():
     assert made.stdout == ""
     test = ["make", "--dry-run", "test", "PROFILE=smok"]
     assert subprocess.run(test, **options).returncode == 0, "not its business"
+
+
+def dry(*words):
+    """What make would run, line by line."""
+    alone = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    options = {"cwd": ROOT, "capture_output": True, "text": True, "env": alone, "check": True}
+    return subprocess.run(["make", "--dry-run", *words], **options).stdout.splitlines()
+
+
+def test_a_container_names_debian_alone_and_opens_a_copy_of_the_first_notebook():
+    """No image is built here: its commands are known to make, and its files are there."""
+    docker = (ROOT / "Dockerfile").read_text()
+    stages = re.findall(r"^FROM (\S+)(?: AS (\w+))?$", docker, re.MULTILINE)
+    assert stages == [("debian:bookworm", "system"), ("system", "")]
+    code = re.sub(r"^#.*$", "", docker, flags=re.MULTILINE)
+    assert not re.search(r"://|\b[\w-]+\.(?:com|org|io|net|dev)\b", code)
+    container = json.loads((ROOT / ".devcontainer" / "devcontainer.json").read_text())
+    build = container["build"]
+    assert (ROOT / ".devcontainer" / build["dockerfile"]).resolve() == ROOT / "Dockerfile"
+    assert build["target"] == "system"
+
+    [command] = re.findall(r"^CMD (.+)$", docker, re.MULTILINE)
+    every = [json.loads(command), *(container[f"post{when}Command"].split() for when in
+             ("Create", "Attach"))]  # fmt: skip
+    every += [line.split() for line in re.findall(r"^RUN (make .+)$", docker, re.MULTILINE)]
+    assert len(every) == 4 and {words[0] for words in every} == {"make"}
+    for words in every:
+        *_, last = dry(*words[1:])
+        assert "explore" not in words or last.endswith("out/00_t3_in_five_minutes.ipynb")
+    assert "--ip=0.0.0.0" in dry(*every[0][1:])[-1] and "--ip" not in dry("explore")[-1]
+
+    # what is built or computed here stays out of the image, and the copy out of git
+    ignored = (ROOT / ".dockerignore").read_text().split()
+    assert {".venv*", ".t3cache", "out"} <= {*ignored}
+    assert "/out/" in (ROOT / ".gitignore").read_text().split()
 
 
 def test_jupyterlab_asks_nobody_about_news_and_saves_nothing_by_itself(tmp_path):

@@ -16,7 +16,6 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 SKIPPED = {
     "pip": "fetches packages from the network; tests/test_wheel.py builds what it installs",
     ".": "changes the shell that types it",
-    "jupyter": "opens a browser; nbval runs the notebooks",
     "git": "fetches the repository",
     "cd": "changes the shell that types it",
     "curl": "asks the server of t3 serve; tests/own/test_serve.py runs the line that it prints",
