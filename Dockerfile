@@ -2,8 +2,8 @@
 #
 #     docker build --tag t3 . && docker run --rm --interactive --tty --publish 127.0.0.1:8888:8888 t3
 #
-# The image itself was never built. Its commands were run one by one on Debian 12, as another user
-# in a fresh clone.
+# The image itself was never built. Its commands from `make` on were run on Debian 12 by another user in
+# a fresh clone, where what apt-get installs was there already.
 FROM debian:bookworm AS system
 RUN apt-get update \
  && apt-get install --yes --no-install-recommends ca-certificates git make python3 python3-venv \

@@ -50,7 +50,7 @@ LAB = .venv/share/jupyter/lab/settings
 FIRST = 00_t3_in_five_minutes.ipynb
 explore: .venv/ready
 	mkdir -p out && (test -f out/$(FIRST) || cp notebooks/$(FIRST) out)
-	$(BIN)/jupyter lab $(if $(IP),--no-browser --ip=$(IP)) out/$(FIRST)
+	$(BIN)/jupyter lab $(if $(IP),--no-browser --ip=$(IP)) --LabApp.default_url=/lab/tree/out/$(FIRST)
 
 # One thread for each process: then results do not depend on the number of cores. Tests that share an
 # expensive fixture run in one worker (`group_of` in tests/conftest.py).
