@@ -4,7 +4,7 @@
     python results/cpu-worlds/guided.py --worlds 4 5 6 7 1 2 3
     python results/cpu-worlds/guided.py --worlds 4 5 6 7 1 2 3 --rule margin
     python results/cpu-worlds/guided.py --profile tofu-cpu --data DIR --worlds 0 1 \
-        --splits forget10 --out results/tofu-cpu
+        --splits forget10 --rates 1e-2 2e-2 4e-2 8e-2 1.6e-1 --out results/tofu-cpu
 
 The paper chooses T3's settings by Forget Quality. Here they are chosen by the paper's own errors,
 in world 0 of profile cpu, and then measured in other worlds. It is done twice. "T3 (least)" has the
@@ -162,8 +162,8 @@ MEANS_CAPTION = (
 
 
 def make(
-    profile: str, data: str | None, worlds: list[int], splits: list[str], rule: str, out: Path,
-    tiny: bool,
+    profile: str, data: str | None, worlds: list[int], splits: list[str], rates: list[float],
+    rule: str, out: Path, tiny: bool,
 ) -> None:  # fmt: skip
     """Search in world 0, and measure the chosen settings in other worlds; write all tables.
 
@@ -179,10 +179,10 @@ def make(
     for world in progress_bar(worlds, desc="worlds"):
         began = time.process_time()
         if world == 0:
-            found = chosen(searched(given, RATES[4:5] if tiny else RATES))
+            found = chosen(searched(given, RATES[4:5] if tiny else rates))
             render.write_table(tables, "guided_search", found)
             if not tiny:
-                check_edges(found)
+                check_edges(found, rates)
         else:
             search = pd.read_csv(tables / "guided_search.csv")
             measured = measured_world(given, world, search, rule)
@@ -333,11 +333,11 @@ def chosen(search: pd.DataFrame) -> pd.DataFrame:
     return found[SEARCH]
 
 
-def check_edges(search: pd.DataFrame) -> None:
+def check_edges(search: pd.DataFrame, rates: Sequence[float] = RATES) -> None:
     """Raise UserError if a chosen rate or T is at an end of the grid, other than T = 1."""
     for _, row in search[search[[*RULES]].any(axis=1)].iterrows():
         for dial, ends in (
-            ("lr", (RATES[0], RATES[-1])),
+            ("lr", (rates[0], rates[-1])),
             ("temperature", TEMPERATURES[row["labels"]][-1:]),
         ):
             if row[dial] in ends:
@@ -589,6 +589,7 @@ OPTIONS: script.Options = {
     "--profile": {"default": "cpu"},
     "--data": {"help": "folder with TOFU's files, or hub; in place of the profile's"},
     "--worlds": {"type": int, "nargs": "+", "default": [0, 4, 5, 6, 7, 1, 2, 3]},
+    "--rates": {"type": float, "nargs": "+", "default": [*RATES], "help": "learning rates"},
     "--rule": {"choices": [*RULES], "default": "chosen"},
     "--splits": {"nargs": "+", "default": [*SPLITS], "choices": SPLITS},
     "--out": {"type": Path, "default": Path("out/cpu-worlds")},
