@@ -1,7 +1,7 @@
 """ULD's assistant: the base's first k layers, final norm and output layer, with trainable LoRA.
 
 Ji et al. (2024), as arXiv:2602.10217 uses it. `t3lib.baselines.uld` divides the base's distribution
-by the assistant's.
+by the assistant's. With all layers it is what the other baselines train with `lora_rank`.
 """
 
 import copy
@@ -28,7 +28,7 @@ def layers_of(model: Any, k: int | None = None) -> nn.ModuleList:
     layers = getattr(decoder_of(model), "layers", None)
     if not isinstance(layers, nn.ModuleList):
         raise UserError(
-            f"{type(model).__name__} has no list of decoder layers: RMU and ULD cannot pick one"
+            f"{type(model).__name__} has no list of decoder layers: RMU, ULD and LoRA need one"
         )
     if k is not None and not (isinstance(k, int) and 1 <= k <= len(layers)):
         raise UserError(f"k = {k}: the model has layers 1 to {len(layers)}")

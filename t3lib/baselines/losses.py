@@ -46,7 +46,8 @@ VARIANTS = CHOICES["variant"]
 
 # The settings of each baseline that are not in LOOP, or differ from it. A loss is
 # alpha_f · forget term + alpha_r · retain term. k is a layer, counted from 1. ULD's T is its
-# strength, and filter its logit filter as a share of the most probable token (0: none).
+# strength, and filter its logit filter as a share of the most probable token (0: none). All but ULD
+# also have `lora_rank`: 0, the paper's, trains all weights, any other number LoRA of this rank.
 BASELINES: dict[str, dict[str, Any]] = {
     "GradAscent": {"alpha_f": 1.0},
     "GradDiff": {"alpha_f": 1.0, "alpha_r": 1.0, "retain_loss": "nll"},
@@ -73,7 +74,8 @@ BASELINES: dict[str, dict[str, Any]] = {
 # The order of rows in all tables.
 METHODS = ("Original", "Retrained", *BASELINES, "T3")
 DEFAULTS: dict[str, dict[str, Any]] = {
-    name: LOOP | special for name, special in BASELINES.items()
+    name: LOOP | special | ({} if name == "ULD" else {"lora_rank": 0})
+    for name, special in BASELINES.items()
 } | {"T3": T3}
 
 

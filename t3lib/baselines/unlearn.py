@@ -94,10 +94,12 @@ def unlearn_baseline(
     task: the rows. settings: those that differ from `losses.BASELINES`. seed: of all random
     draws.
 
-    For ULD the model is not changed, and its trained assistant is returned instead. A model in half
-    precision is trained, and returned, with float32 weights under bfloat16 autocast, because steps
-    of 1e-6 would be lost in the eight bits of bfloat16.
-    The log has steps, epochs, seconds, loss (of each epoch), trainable and hyper (all settings).
+    For ULD, and with `lora_rank`, the model is not changed: what is trained and returned is a PEFT
+    model that shares its weights (`adapter_of`). Otherwise a model in half precision is trained,
+    and returned, with float32 weights under bfloat16 autocast, because steps of 1e-6 would be lost
+    in the eight bits of bfloat16.
+    The log has steps, epochs, seconds, loss (of each epoch), trainable and hyper (all settings, but
+    no `lora_rank` of 0).
     UserError for bad input, Diverged if the training diverges.
     """
     if method not in LOSSES:
@@ -123,7 +125,7 @@ def unlearn_baseline(
         return [by_length(step, lengths) if chosen["accumulation"] > 1 else step for step in steps]
 
     # The original model is needed before training changes it: its ln p of whole answers is computed
-    # once here. A loss that needs more of it gets a frozen copy.
+    # once here. A loss that needs more of it gets a frozen copy, unless training changes nothing.
     frozen = model if task.original is None else task.original
     frozen.eval()
     if "logp_ref" in needs:
@@ -134,11 +136,12 @@ def unlearn_baseline(
         place = {pair: n for n, pair in enumerate(used)}
         rows["idk"] = [encode(tokenizer, task.forget[f]["question"], task.idk[i]) for f, i in used]
         logp_idk_ref = original_logp(frozen, rows["idk"], pad, mask)
-    teacher = copy.deepcopy(frozen) if frozen is model and needs_teacher(needs) else frozen
+    adapter = adapter_of(method, model, chosen, seed)
+    changed = frozen is model and adapter is None
+    teacher = copy.deepcopy(frozen) if changed and needs_teacher(needs) else frozen
 
-    if method == "ULD":
-        trained = make_assistant(model, chosen["k"], rank=chosen["rank"], seed=seed)
-        network = trained.get_base_model()
+    if adapter is not None:
+        trained, network = adapter, adapter.get_base_model()
     else:
         chosen["bf16"] = chosen["bf16"] or model.dtype != torch.float32
         trained = network = model.float()
@@ -178,7 +181,24 @@ def unlearn_baseline(
         trained, plan, loss_of, chosen, seed=seed, progress=Progress(f"{method} seed {seed}")
     )
     trainable = sum(weight.numel() for weight in trained.parameters() if weight.requires_grad)
-    return trained, log | {"trainable": trainable, "hyper": chosen}
+    hyper = {name: value for name, value in chosen.items() if name != "lora_rank" or value}
+    return trained, log | {"trainable": trainable, "hyper": hyper}
+
+
+def adapter_of(method: str, model: Any, settings: Mapping[str, Any], seed: int) -> Any | None:
+    """Return the PEFT model that a method trains, None if it trains all weights.
+
+    settings: all of the method. seed: of the initial LoRA.
+
+    For ULD it is the assistant, of the model's first k layers. For the others it is the whole
+    model, with LoRA of rank `lora_rank` on every linear layer but the output layer. The frozen
+    weights share the model's memory.
+    """
+    if method == "ULD":
+        return make_assistant(model, settings["k"], rank=settings["rank"], seed=seed)
+    if rank := settings.get("lora_rank"):
+        return make_assistant(model, len(layers_of(model)), rank=rank, seed=seed)
+    return None
 
 
 def _check(

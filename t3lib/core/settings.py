@@ -32,6 +32,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
 # overflow or hours of allocation.
 BOUNDS: dict[str, tuple[float, float]] = {
     "rank": (1, 4096),
+    "lora_rank": (0, 4096),
     "hidden_size": (1, 2**20),
     "vocab_size": (1, 2**24),
     "epochs": (1, 100_000),

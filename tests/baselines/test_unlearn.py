@@ -347,3 +347,27 @@ def test_uld_leaves_the_base_alone_and_trains_the_assistant(unlearn, tiny_model,
         len(assistant.layers_of(helper.get_base_model())) == 1
         and info["loss"][-1] < info["loss"][0] - 0.1
     )
+
+
+@pytest.mark.parametrize("method", ["NPO", "UnDIAL", "RMU", "IdkDPO"])
+def test_lora_starts_at_the_base_shares_its_weights_and_leaves_them_alone(
+    method, unlearn, tiny_model, tokenizer
+):
+    """What a loss asks of the original model comes from the base itself: no copy of it is made."""
+    one_step = {"epochs": 1, "batch_size": 9}
+    whole, lora = (unlearn(method, **one_step, lora_rank=rank)[1] for rank in (0, 2))
+    assert lora["loss"] == pytest.approx(whole["loss"], rel=1e-5)
+    assert "lora_rank" not in whole["hyper"] and lora["hyper"]["lora_rank"] == 2
+
+    base = copy.deepcopy(tiny_model)
+    settings = FAST | {"lora_rank": 2, "lr": 0.02, "alpha_r": 0.5}
+    task = replace(TASK, original=copy.deepcopy(tiny_model))
+    trained, log = unlearn_baseline(method, base, tokenizer, TASK, settings=settings, seed=0)
+    _, beside = unlearn_baseline(method, base, tokenizer, task, settings=settings, seed=0)
+    assert log["loss"] == beside["loss"] and log["loss"][1] != log["loss"][0]
+    assert torch.equal(weights(base), weights(tiny_model))
+    own = {parameter.data_ptr() for parameter in base.parameters()}
+    assert {p.data_ptr() for p in trained.parameters() if not p.requires_grad} == own
+
+    # 2 · Σ (inputs + outputs) of q, k, v, o, gate, up and down in each of two layers
+    assert log["trainable"] == 2 * 2 * (64 + 48 + 48 + 64 + 96 + 96 + 96)

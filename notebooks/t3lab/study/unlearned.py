@@ -1,8 +1,8 @@
 """Train an unlearned model, or read it from `.t3cache/unlearned` if it was trained before.
 
 A folder there is named by a content key. It holds info.json (the cost of the training) and the
-trained weights as safetensors: all weights of a baseline, the LoRA of ULD's assistant, or A and B
-of T3's head. None of it becomes part of the results.
+trained weights as safetensors: all weights of a baseline, its LoRA or that of ULD's assistant, or A
+and B of T3's head. None of it becomes part of the results.
 """
 
 import copy
@@ -22,10 +22,9 @@ from t3lab.files import read_sealed
 from t3lab.identity import code_key, environment, keep
 from t3lab.results import peak_memory_bytes
 from t3lab.study.study import Study
-from t3lib.baselines.assistant import make_assistant
 from t3lib.baselines.losses import settings_of
 from t3lib.baselines.uld import ULDForCausalLM
-from t3lib.baselines.unlearn import Task, unlearn_baseline
+from t3lib.baselines.unlearn import Task, adapter_of, unlearn_baseline
 from t3lib.classifier.features import Features, extract_features
 from t3lib.classifier.fit import fit_heads
 from t3lib.classifier.head import T3Head
@@ -90,7 +89,8 @@ def unlearned(study: Study, method: str, settings: Mapping[str, Any], seed: int)
     trained, log = _kept(study, method, folder, info, seed), info
     if trained is None:
         began = time.perf_counter()
-        model = study.base if method == "ULD" else copy.deepcopy(study.base)
+        lora = method == "ULD" or settings_of(method, settings)["lora_rank"]
+        model = study.base if lora else copy.deepcopy(study.base)
         mask = study.scoring.attention_mask
 
         task = Task(study.forget, study.retain, study.idk, study.base, mask)
@@ -247,12 +247,10 @@ def _kept(study: Study, method: str, folder: Path, info: Mapping[str, Any], seed
     path = folder / WEIGHTS
     if not info or not path.is_file() or sha256_file(path) != info["weights"]:
         return None
-    if method == "ULD":
-        trained = make_assistant(
-            study.base, info["hyper"]["k"], rank=info["hyper"]["rank"], seed=seed
-        ).eval()
-    else:
+    trained = adapter_of(method, study.base, info["hyper"], seed)
+    if trained is None:
         trained = copy.deepcopy(study.base).float()  # weights were trained in float32
+    trained.eval()
     weights = load_file(path)
     with torch.no_grad():
         for name, weight in _trained_weights(trained).items():

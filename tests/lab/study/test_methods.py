@@ -360,8 +360,9 @@ def test_data_of_the_page_is_the_same_from_either_split(opened):
 
 
 def test_an_unlearned_model_is_loaded_again_instead_of_trained(opened, monkeypatch):
-    for method in ("NPO", "ULD"):
-        settings = FAST | {"lr": 3e-3} | ({"k": 1, "rank": 3} if method == "ULD" else {})
+    start = torch.cat([weight.flatten() for weight in opened.base.parameters()])
+    for method, more in (("NPO", {}), ("NPO", {"lora_rank": 3}), ("ULD", {"k": 1, "rank": 3})):
+        settings = FAST | {"lr": 3e-3 if method == "ULD" or not more else 0.1} | more
         trained = unlearned.unlearned(opened, method, settings, 5)
         ids = torch.tensor([opened.tokenizer("Where was she born?")["input_ids"]])
         with torch.no_grad():
@@ -381,7 +382,8 @@ def test_an_unlearned_model_is_loaded_again_instead_of_trained(opened, monkeypat
         anew = unlearned.unlearned(opened, method, settings, 5)
         with torch.no_grad():
             assert torch.equal(anew(ids).logits, logits)
-    assert weights.stat().st_size < 100_000, "of ULD the assistant's LoRA alone"
+        assert not more or weights.stat().st_size < 100_000, "the LoRA alone"
+    assert torch.equal(torch.cat([weight.flatten() for weight in opened.base.parameters()]), start)
 
 
 def test_a_damaged_score_is_asked_again(opened):
@@ -396,8 +398,9 @@ def test_a_changed_metric_asks_no_model(opened, monkeypatch):
     """Editing `metrics` computes numbers again from what was said, and trains and scores
     nothing.
     """
-    settings = dict(FAST)
+    settings = FAST | {"lora_rank": 2}
     [run] = records.run_method(opened, "NPO", seeds=[1], settings=settings)
+    assert run["hyper"]["lora_rank"] == 2 and run["metrics"]["retain_rouge"] is not None
     for name in ("unlearn_baseline", "fit_heads"):
         monkeypatch.setattr(unlearned, name, lambda *_, **__: pytest.fail("trained again"))
     monkeypatch.setattr(study, "score", lambda *_, **__: pytest.fail("scored again"))
