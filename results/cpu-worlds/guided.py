@@ -95,6 +95,7 @@ from t3lib.core.progress import progress_bar
 from t3lib.core.rows import Row, encode_rows
 from t3lib.own.questions import AS_WRITTEN, TURN, wordings
 from t3lib.sampler.tilt import tilt_logits
+from t3lib.tofu.data import retain_of
 from t3lib.tofu.evaluation import answer_text, metrics_of, score
 from t3lib.tofu.likelihood import UNTILTED, Tilt, answer_positions, answer_probabilities
 from t3lib.tofu.reader import Reading
@@ -212,7 +213,11 @@ def merged(path: Path, rows: pd.DataFrame) -> pd.DataFrame:
 def opened(profile: profiles.Profile, world: int, split: str) -> Study:
     """Open a split of a world; of a profile with given models always the same one."""
     stage = profile["stage"] | ({} if profile["models"] else {"seed": world})
-    return open_study(split, **{name: profile[name] for name in WORLD} | {"stage": stage})
+    retain = retain_of(split)
+    needed = {"full", retain, f"{retain}-seed1"}
+    models = {name: place for name, place in profile["models"].items() if name in needed}
+    changes = {"stage": stage, "models": models}
+    return open_study(split, **{name: profile[name] for name in WORLD} | changes)
 
 
 def retrained(study: Study, seed: int) -> Any:
