@@ -275,8 +275,8 @@ def _reference_ratios(
             or "forget" not in parts["truth_ratio"]
         ):
             raise UserError(
-                "the reference holds neither truth_ratio of forget rows, as t3 tofu evaluate writes"
-                " it, nor forget_truth_ratio, as OpenUnlearning does (TOFU_EVAL.json)"
+                "the reference holds no truth_ratio of forget rows, as t3 tofu evaluate writes it,"
+                " nor forget_truth_ratio, as OpenUnlearning does (TOFU_EVAL.json)"
             )
         if (theirs := parts["rows"].get("forget")) is not None and theirs != keys.get("forget"):
             raise UserError(
