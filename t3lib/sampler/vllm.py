@@ -12,11 +12,14 @@ nothing else.
 BASE is an unmodified model. Its architecture is T3LlamaForCausalLM for Llama models (SmolLM2 is
 one) and T3TransformersForCausalLM for all others, which run in vLLM's Transformers backend. t3_head
 is the folder or Hub id of a head, or a list of these, whose log f are added. t3_temperature and
-t3_gate: T and θ, by default the heads' own. `vllm_rules` says what is refused. vLLM loads this
-module by name, and no other module of t3lib imports it.
+t3_gate: T and θ, by default the heads' own. `vllm_rules` says what is refused, and `vllm_check`
+lets the server ask itself whether it serves T3. With t3_choose_heads, vllm_xargs of a request may
+name some of the heads, {"t3_heads": ["HEAD"]}; by default all are added. vLLM loads this module by
+name, and no other module of t3lib imports it.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -31,6 +34,7 @@ from t3lib.core.errors import UserError
 from t3lib.sampler import belonging
 from t3lib.sampler.tilt import tilted
 from t3lib.sampler.vllm_rules import check_config, heads_of
+from t3lib.sampler.vllm_samplers import JudgedSamplers
 
 
 class Tilted:
@@ -47,6 +51,7 @@ class Tilted:
         heads, self.t3_temperature, self.t3_gate, self.t3_tail = heads_of(model)
         self.t3_heads = [head.to(vllm_config.device_config.device) for head in heads]
         self.t3_ranks = [head.rank for head in heads]
+        self.t3_seen: list[tuple[Tensor, list[int]]] | None = None  # see `vllm_check.Watch`
         size, kv_heads = model.get_head_size(), model.get_num_kv_heads(parallel)
         if sum(self.t3_ranks) > size * kv_heads:
             raise UserError(
@@ -83,22 +88,44 @@ class Tilted:
         hidden_states: rows of what `forward` returned. Returns (rows, V) in float32; None where the
         base returns none.
         """
+        logits = self.t3_logits(hidden_states, range(len(self.t3_heads)))
+        JudgedSamplers.logits_of = partial(self.t3_logits, hidden_states)
+        if self.t3_seen is not None and logits is not None:
+            self.t3_seen.append((hidden_states.clone(), logits.argmax(-1).tolist()))
+        return logits
+
+    def t3_logits(
+        self, hidden_states: Tensor, numbers: Sequence[int], rows: slice = slice(None)
+    ) -> Tensor | None:
+        """Do the work of `compute_logits` with some of the heads, for some rows.
+
+        numbers: of the heads, at least one.
+        """
         ranks = self.t3_ranks
         width = hidden_states.shape[-1] - sum(ranks)
-        hidden, *contexts = hidden_states.split([width, *ranks], dim=-1)
-        logits = super().compute_logits(hidden.contiguous())  # type: ignore[misc]
+        hidden, *contexts = hidden_states[rows].split([width, *ranks], dim=-1)
+        logits = self.logits_processor(  # type: ignore[attr-defined]
+            self.t3_lm_head, hidden.contiguous(), getattr(self.t3_lm_head, "bias", None)
+        )
         if logits is None:
             return None
-        logf = [head.logf(context) for head, context in zip(self.t3_heads, contexts)]
-        return tilted(logits, logf, self.t3_heads, self.t3_temperature, self.t3_gate, self.t3_tail)
+        heads = [self.t3_heads[number] for number in numbers]
+        logf = [head.logf(contexts[number]) for head, number in zip(heads, numbers)]
+        return tilted(logits, logf, heads, self.t3_temperature, self.t3_gate, self.t3_tail)
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> set[str]:
-        """Load the base's weights; UserError if a head was trained on another base."""
+        """Load the base's weights; UserError if a head was trained on another base.
+
+        The output layer gets a name that only `t3_logits` reads: vLLM could sample from `lm_head`
+        and the hidden states, and would leave f out.
+        """
         samples: dict[str, Tensor] = {}
         loaded: set[str] = super().load_weights(sampled(weights, samples))  # type: ignore[misc]
         base = sampled_base(self.config, samples)  # type: ignore[attr-defined]
         for head in self.t3_heads:
             belonging.check_base(head, base)
+        self.t3_lm_head = self.lm_head  # type: ignore
+        del self.lm_head  # type: ignore
         return loaded
 
 

@@ -16,8 +16,9 @@ from t3lib.classifier.head import T3Head
 from t3lib.core.errors import UserError
 from t3lib.core.settings import check, check_temperature
 from t3lib.sampler import belonging
-from t3lib.sampler.vllm_samplers import JudgedSamplers
+from t3lib.sampler.vllm_samplers import JudgedSamplers, names_of
 
+WATCH = "t3lib.sampler.vllm_check.Watch"  # of vLLM's worker
 NAMES = ("T3LlamaForCausalLM", "T3TransformersForCausalLM")
 
 
@@ -36,13 +37,19 @@ class Rules(VerifyAndUpdateConfig):
         """Check configuration, heads and prompts; switch `JudgedSamplers` on.
 
         Where a request names no sampler, the sampler is temperature 1, and not what the base's
-        generation_config.json says. The configuration `t3_allow_samplers` leaves both off.
+        generation_config.json says. The configuration `t3_allow_samplers` leaves both off. The
+        worker gets the methods by which the server asks itself (`vllm_check`).
+
         UserError for what `check_config`, `heads_of` and `belonging` refuse; a warning for another
         form of prompt, and for a chat template that writes the date.
         """
         check_config(vllm_config)
         model = vllm_config.model_config
         heads, *_ = heads_of(model)
+        vllm_config.parallel_config.worker_extension_cls = WATCH
+        JudgedSamplers.names = names = names_of(model.hf_config)
+        if len({*names}) < len(names):
+            raise UserError(f"t3_choose_heads: two heads have one name ({', '.join(names)})")
         if not model.skip_tokenizer_init:
             tokenizer = AutoTokenizer.from_pretrained(
                 model.tokenizer, revision=model.tokenizer_revision
@@ -73,10 +80,15 @@ class Rules(VerifyAndUpdateConfig):
 def check_config(vllm_config: Any) -> None:
     """Raise UserError for a configuration in which T3 is wrong in vLLM, or was never tried."""
     model, speculation = vllm_config.model_config, vllm_config.speculative_config
+    parallel = vllm_config.parallel_config
     llama = model.architecture == NAMES[0]
     refused = {
-        "several ranks (tensor, pipeline or context parallel)": (
-            vllm_config.parallel_config.world_size > 1
+        "several ranks (tensor, pipeline, context or data parallel)": (
+            parallel.world_size > 1 or parallel.data_parallel_size > 1
+        ),
+        "another extension of the worker": parallel.worker_extension_cls not in ("", WATCH),
+        "speculation where requests choose heads": (
+            speculation is not None and bool(names_of(model.hf_config))
         ),
         "speculation other than n-gram (drafts read hidden states)": (
             speculation is not None and speculation.method != "ngram"

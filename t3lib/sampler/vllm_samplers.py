@@ -6,6 +6,8 @@ imports neither torch nor Transformers, and of vLLM only the interfaces that its
 does nothing in a server without T3.
 """
 
+import os
+from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
 from typing import Any
@@ -23,6 +25,7 @@ HARMLESS |= {"skip_special_tokens", "spaces_between_special_tokens", "include_st
 HARMLESS |= {"output_kind", "stream_interval", "output_text_buffer_length", "skip_clone"}
 HARMLESS |= {"skip_reading_prefix_cache"}
 MOST = 8  # samples of one request
+CHOICE = "t3_heads"  # in vllm_xargs: the heads of one request
 
 
 def _interfaces() -> list[type]:
@@ -34,21 +37,39 @@ def _interfaces() -> list[type]:
     return found
 
 
+def names_of(hf_config: Any) -> tuple[str, ...]:
+    """Return the names of the heads among which a request may choose; () without t3_choose_heads.
+
+    hf_config: the base's configuration with --hf-overrides. A head is named as its folder, or as
+    the last part of its Hub id.
+    """
+    heads = hf_config.t3_head if getattr(hf_config, "t3_choose_heads", False) else []
+    heads = [heads] if isinstance(heads, str) else heads
+    return tuple(os.path.basename(os.path.normpath(head)) for head in heads)
+
+
 class JudgedSamplers(*_interfaces()):  # type: ignore[misc]
-    """Refuse requests that could bring forgotten text back; it changes no logits.
+    """Refuse requests that could bring forgotten text back, and tilt by the heads of a request.
+
+    Logits are changed only for a request that names some of the heads (`names_of`).
 
     A colder sampler undoes T: p_hat at (T, w), sampled at τ, is (1, w T) sampled at τ T. Logged
     probabilities are p f^T, and a bias or a grammar makes the model choose among given secrets.
 
     on: whether requests are checked. vLLM passes a request without its model, so this belongs to
     the process: a server with T3 switches it on, and it stays on for other models in that process.
+    names: of the heads that a request may name, None in a server without T3. logits_of: the logits
+    of some heads and rows of the last step, which the model leaves here.
     """
 
     on = False
+    names: tuple[str, ...] | None = None
+    logits_of: Callable[..., Any]
 
     @classmethod
     def validate_params(cls, sampling_params: Any) -> None:
         """Raise UserError, which a client gets as status 400, for a request that is not allowed."""
+        chosen = cls.names is not None and cls.check_choice(sampling_params, cls.names)
         if not cls.on:
             return
         default = type(sampling_params)()
@@ -61,6 +82,8 @@ class JudgedSamplers(*_interfaces()):  # type: ignore[misc]
         }
         if changed.get("n", MOST + 1) <= MOST:
             del changed["n"]
+        if chosen and len(changed["extra_args"]) == 1:
+            del changed["extra_args"]
         sampler = sampling_params.temperature, sampling_params.top_p
         if sampler not in JUDGED:
             changed["temperature, top_p"] = sampler
@@ -71,20 +94,62 @@ class JudgedSamplers(*_interfaces()):  # type: ignore[misc]
                 " or grammars"
             )
 
-    def __init__(self, *_: Any) -> None:
-        """Keep nothing of what the two versions of vLLM's model runner pass."""
+    @staticmethod
+    def check_choice(sampling_params: Any, names: tuple[str, ...]) -> bool:
+        """Return whether a request names some of the heads; UserError for other names.
 
-    def apply(self, logits: Any, *_: Any) -> Any:
-        """Return the logits unchanged."""
+        Probabilities are computed before the heads are chosen, and are refused with a choice.
+        """
+        wanted = (sampling_params.extra_args or {}).get(CHOICE)
+        if wanted is None:
+            return False
+        if not names:
+            raise UserError(f"this server takes no {CHOICE} (t3_choose_heads is off)")
+        if not isinstance(wanted, list) or not wanted or not {*map(str, wanted)} <= {*names}:
+            raise UserError(f"{CHOICE} is a list of at least one of: {', '.join(names)}")
+        if sampling_params.logprobs is not None or sampling_params.prompt_logprobs is not None:
+            raise UserError(f"{CHOICE} cannot be combined with logprobs or prompt_logprobs")
+        return True
+
+    def __init__(self, vllm_config: Any = None, *_: Any) -> None:
+        """Prepare for what the two versions of vLLM's model runner do: no request has chosen."""
+        model = getattr(vllm_config, "model_config", None)
+        self.choosable = names_of(model.hf_config) if model else ()
+        self.chosen: dict[int, list[int]] = {}  # place of a request in the batch: its heads
+
+    def heads_of(self, sampling_params: Any, *_: Any) -> list[int] | None:
+        """Return the numbers of the heads that a request names, or None."""
+        wanted = (sampling_params.extra_args or {}).get(CHOICE) if self.choosable else None
+        return wanted and sorted({*map(self.choosable.index, wanted)})
+
+    def apply(self, logits: Any, context: Any = None) -> Any:
+        """Tilt the rows of requests that chose by their heads alone.
+
+        context: V2's, which says of each row at which place its request is. In V1 the rows are the
+        places.
+        """
+        if not self.chosen:
+            return logits
+        places = range(len(logits)) if context is None else context.expanded_idx_mapping.tolist()
+        for row, place in enumerate(places):
+            if place in self.chosen:
+                rows = slice(row, row + 1)
+                logits[rows] = JudgedSamplers.logits_of(self.chosen[place], rows)
         return logits
 
     def is_argmax_invariant(self) -> bool:
-        """Return True: nothing is changed."""
-        return True
+        """Return whether greedy tokens stay the same, also if a request chooses its heads."""
+        return not self.choosable
 
     def update_state(self, batch_update: Any) -> None:
-        """Do nothing: there is no state."""
+        """Follow requests that come to a place, move or leave: V1 calls this before each step."""
+        if self.choosable:
+            builtin = import_module(f"{INTERFACES[0]}.builtin")
+            builtin.process_dict_updates(self.chosen, batch_update, self.heads_of)
 
     def add_request(self, req_idx: int, sampling_params: Any) -> bool:
-        """Return False: no request's logits are changed."""
-        return False
+        """Return whether a request that comes to a place chooses its heads: V2 calls this."""
+        self.chosen.pop(req_idx, None)
+        if heads := self.heads_of(sampling_params):
+            self.chosen[req_idx] = heads
+        return bool(heads)

@@ -22,7 +22,7 @@ from t3lib.core.errors import UserError
 from t3lib.sampler import belonging
 from t3lib.sampler.tilt import T3ForCausalLM, tilt_logits
 
-CODE = tuple(f"t3lib/sampler/vllm{part}.py" for part in ("", "_rules", "_samplers"))
+CODE = tuple(f"t3lib/sampler/vllm{part}.py" for part in ("", "_rules", "_samplers", "_check"))
 LENGTHS = (3, 7, 1)  # of the requests in one batch
 
 
@@ -49,6 +49,7 @@ class Llama(nn.Module):
     def __init__(self, *, vllm_config, prefix):
         super().__init__()
         self.config, self.model = vllm_config.model_config.hf_config, vllm_config.loaded
+        self.lm_head = self.model.get_output_embeddings()
 
     def forward(self, ids):
         rows = (
@@ -56,8 +57,11 @@ class Llama(nn.Module):
         )
         return torch.cat([*rows], 1)[0]
 
+    def logits_processor(self, lm_head, hidden, bias):
+        return lm_head(hidden)
+
     def compute_logits(self, hidden):
-        return self.model.get_output_embeddings()(hidden)
+        return self.logits_processor(self.lm_head, hidden, None)
 
     def compute_logits_local(self, hidden):
         return self.compute_logits(hidden)
@@ -69,6 +73,7 @@ class Llama(nn.Module):
 class SamplingParams(SimpleNamespace):
     defaults = dict(temperature=1.0, top_p=1.0, top_k=0, n=1, logprobs=None, prompt_logprobs=None)
     defaults |= dict(logit_bias=None, seed=None, max_tokens=16, min_tokens=0, _eos_token_id=None)
+    defaults |= dict(extra_args=None)
     __struct_fields__ = tuple(defaults)
 
     def __init__(self, **given):
@@ -82,21 +87,22 @@ STUBS = {
     "vllm.model_executor.models.transformers": {"TransformersForCausalLM": Llama},
     "vllm.model_executor.models.config": {"MODELS_CONFIG_MAP": {}, "VerifyAndUpdateConfig": object},
     "vllm.v1.sample.logits_processor": {"LogitsProcessor": type("V1", (), {})},
+    "vllm.v1.sample.logits_processor.builtin": {"process_dict_updates": lambda *_: None},
     "vllm.v1.worker.gpu.sample.logits_processor": {"LogitsProcessor": type("V2", (), {})},
 }
 
 
 @pytest.fixture
 def served(monkeypatch):
-    """The two modules, imported over stubs of vLLM."""
+    """The modules of rules and of the class, imported over stubs of vLLM."""
     for name, content in STUBS.items():
         module = types.ModuleType(name)
         vars(module).update(content)
         monkeypatch.setitem(sys.modules, name, module)
-    names = tuple(f"t3lib.sampler.vllm{part}" for part in ("_samplers", "_rules", ""))
+    names = tuple(f"t3lib.sampler.vllm{part}" for part in ("_samplers", "_check", "_rules", ""))
     for name in names:
         monkeypatch.delitem(sys.modules, name, raising=False)
-    _, *modules = [importlib.import_module(name) for name in names]
+    _, _, *modules = [importlib.import_module(name) for name in names]
     yield modules
     for name in names:
         sys.modules.pop(name, None)
@@ -108,7 +114,9 @@ def vllm_config(model, heads=(), **changes):
     config.t3_head = list(heads)
     parts = {
         "loaded": model,
-        "parallel_config": SimpleNamespace(world_size=1),
+        "parallel_config": SimpleNamespace(
+            world_size=1, data_parallel_size=1, worker_extension_cls=""
+        ),
         "cache_config": SimpleNamespace(cache_dtype="auto", sliding_window=2),
         "load_config": SimpleNamespace(load_format="auto"),
         "device_config": SimpleNamespace(device="cpu"),
@@ -168,7 +176,7 @@ def test_the_class_computes_what_the_sampler_does(served, tiny_model, heads):
     assert not hasattr(model, "compute_logits_local"), "it would leave f out"
     assert model.t3_pool.cache_config is None, "the base's window would be inherited"
     assert model.t3_pool.prefix == "model.layers.2.t3_pool.attn"
-    assert not [name for name, _ in model.named_parameters() if "t3" in name]
+    assert not [name for name, _ in model.named_parameters() if "t3_heads" in name]
     ids = torch.randint(5, tiny_model.config.vocab_size, (sum(LENGTHS),))
     states = model(ids)
     whole = T3ForCausalLM(tiny_model, heads, other_base=True)
@@ -198,6 +206,8 @@ def test_the_class_computes_what_the_sampler_does(served, tiny_model, heads):
 
 REFUSED = {
     "several ranks": {"parallel_config__world_size": 2},
+    "several ranks .* data parallel": {"parallel_config__data_parallel_size": 2},
+    "another extension of the worker": {"parallel_config__worker_extension_cls": "their.own"},
     "speculation other than n-gram": {"speculative_config": SimpleNamespace(method="eagle")},
     "LoRA requests": {"lora_config": object()},
     "a hybrid or MLA base": {"model_config__use_mla": True},
@@ -220,6 +230,90 @@ def test_what_was_not_tried_is_refused(served, tiny_model, heads, what):
     assert not rules.JudgedSamplers.on
     with pytest.raises(UserError, match=f"does not serve {what}"):
         module.T3LlamaForCausalLM(vllm_config=vllm_config(tiny_model, heads, **REFUSED[what]))
+
+
+@torch.no_grad()
+def test_what_samples_without_the_tilt_is_found(served, tiny_model, heads):
+    """vLLM may sample from `lm_head`, past `compute_logits`, or pool another mean."""
+    _, module = served
+    check = sys.modules["t3lib.sampler.vllm_check"]
+    model = module.T3LlamaForCausalLM(vllm_config=vllm_config(tiny_model, heads))
+    model.load_weights(tiny_model.named_parameters())
+    ids = torch.randint(5, tiny_model.config.vocab_size, (sum(LENGTHS),))
+    states = model(ids)
+    assert not hasattr(model, "lm_head")
+    with pytest.raises(AttributeError, match="lm_head"):
+        Llama.compute_logits(model, states[:, : tiny_model.config.hidden_size])
+
+    worker = check.Watch()
+    worker.get_model = lambda: model
+
+    def found(tokens, pooled=1.0):
+        worker.t3_watch()
+        changed = states.clone()
+        changed[:, tiny_model.config.hidden_size :] *= pooled
+        for rows in (changed[[2, 9]], changed[3:10]):  # of two requests, and of a prompt
+            best = model.compute_logits(rows).argmax(-1).tolist()
+        return worker.t3_difference(best[-1:] if tokens is None else tokens)
+
+    assert found(None) == "" and model.t3_seen is None, "nothing is kept after the check"
+    assert found([], pooled=0.9) == "its pooled contexts differ by 10.0% from their means"
+    base = tiny_model(ids[None, 3:10]).logits[0].argmax(-1).tolist()
+    assert "greedy tokens do not come from its logits" in found(base)
+    assert check.difference(model, [], [1]) == "1 of 1 greedy tokens do not come from its logits"
+    assert check.difference(model, [(states[:2], [1])], [1]) == "it computes no logits of a prompt"
+
+
+@torch.no_grad()
+def test_a_request_chooses_among_the_heads(served, tiny_model, heads):
+    rules, module = served
+    judged = rules.JudgedSamplers
+    check = judged.validate_params
+    check(SamplingParams(extra_args={"t3_heads": ["one"]}))  # a server without T3
+
+    def started(choose=True, **more):
+        config = vllm_config(tiny_model, heads, **more)
+        config.model_config.hf_config.t3_choose_heads = choose
+        config.model_config.hf_config.t3_allow_samplers = False
+        rules.Rules.verify_and_update_config(config)
+        return config
+
+    started(choose=False)
+    with pytest.raises(UserError, match="takes no t3_heads"):
+        check(SamplingParams(extra_args={"t3_heads": ["one"]}))
+    with pytest.raises(UserError, match="does not serve speculation where requests choose heads"):
+        started(speculative_config=SimpleNamespace(method="ngram"))
+    config = started()
+    for wrong in (["three"], [], "one", [1], {"one": 1}, 3, [["one"]]):
+        with pytest.raises(UserError, match="t3_heads is a list of at least one of: one, two"):
+            check(SamplingParams(extra_args={"t3_heads": wrong}))
+    with pytest.raises(UserError, match="refuses extra_args"):
+        check(SamplingParams(extra_args={"t3_heads": ["one"], "more": 1}))
+    with pytest.raises(UserError, match="cannot be combined with logprobs"):
+        check(SamplingParams(extra_args={"t3_heads": ["one"]}, logprobs=0))
+
+    model = module.T3LlamaForCausalLM(vllm_config=config)
+    model.load_weights(tiny_model.named_parameters())
+    states = model(torch.randint(5, tiny_model.config.vocab_size, (sum(LENGTHS),)))[[2, 9, 10]]
+    asked = [["one"], None, ["two", "one"]]  # two heads are all of them
+    params = [SamplingParams(extra_args=each and {"t3_heads": each}) for each in asked]
+    for each in params:
+        check(each)
+    both = judged(vllm_config(tiny_model, heads))
+    assert not both.is_argmax_invariant()
+    assert [both.add_request(7 + place, each) for place, each in enumerate(params)] == [
+        True, False, True
+    ]  # fmt: skip
+    context = SimpleNamespace(expanded_idx_mapping=torch.tensor([7, 8, 9]))
+    logits = model.compute_logits(states)
+    found = both.apply(logits.clone(), context)
+    alone = module.T3LlamaForCausalLM(vllm_config=vllm_config(tiny_model, heads[:1]))
+    alone.load_weights(tiny_model.named_parameters())
+    narrow = states[:, : tiny_model.config.hidden_size + 9]
+    torch.testing.assert_close(found[0], alone.compute_logits(narrow)[0])
+    assert (found[0] - logits[0]).abs().max() > 1e-3 and torch.equal(found[1], logits[1])
+    torch.testing.assert_close(found[2], logits[2])
+    assert not both.add_request(7, params[1]) and 7 not in both.chosen, "the place is another's"
 
 
 def test_heads_that_do_not_fit_are_refused(served, tiny_model, heads, tmp_path):
