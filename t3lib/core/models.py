@@ -87,6 +87,8 @@ def load_model(
 
     if not load_in:
         model.to(device)  # type: ignore[arg-type]
+    if model.generation_config.eos_token_id is None:  # so that `generate` ends as `eos_ids` says
+        model.generation_config.eos_token_id = tokenizer.eos_token_id
     for module in model.modules() if load_in == "4bit" else ():
         # For processors with AVX-512 BF16 bitsandbytes repacks weights in tiles of 32 by 64, and
         # fails where a layer is no multiple of them: such a layer stays as it is.

@@ -19,8 +19,9 @@ from t3lib.core.errors import UserError, printable
 from t3lib.core.files import parse_json, read_text
 
 Row = dict[str, Any]
+Special = tuple[list[str], set[int], dict[Any, list[int]]]  # see `_special`
 # tokenizer -> (its size, its special tokens): to ask it takes longer than to read a row
-_SPECIAL: WeakKeyDictionary[Any, tuple[int, list[str]]] = WeakKeyDictionary()
+_SPECIAL: WeakKeyDictionary[Any, tuple[int, Special]] = WeakKeyDictionary()
 WORTH = 256  # see `shared_start`
 IGNORE = -100  # label of positions that are not part of the answer (PyTorch's own convention)
 MAX_TEXT = 100_000  # characters in one field; longer fields are mistakes, not answers
@@ -40,6 +41,7 @@ _FORMATTED = "".join(
 # What `_filled` and the tokenizer themselves give to a template, besides its special tokens.
 GIVEN = ("messages", "tools", "documents", "add_generation_prompt")
 PROBE = "An answer to see what the template puts before an answer."
+HIDDEN = "becomes a special token when it is tokenised: it would end or fake a turn"
 # Put before a template that calls `strftime_now`, so that it gets this date instead of the clock.
 FIXED_CLOCK = "{% macro strftime_now(format) %}{{ format" + _FORMATTED + " }}{% endmacro %}\n"
 
@@ -211,17 +213,22 @@ def prompt(
 
     Training, evaluation and generation all use this form, and a head works only for prompts in this
     form. Without a chat template the text is "Question: … Answer:". The text contains its special
-    tokens: tokenise it with `add_special_tokens=False`. UserError for a special token in a
-    question, and for a template that fails.
+    tokens: tokenise it with `add_special_tokens=False`. UserError for a question that would add a
+    special token, and for a template that fails.
     """
     tokenizer, turns = templated(tokenizer, template), _turns(tokenizer, question)
-    if tokenizer.chat_template is None:
-        if len(turns) != 1:
-            raise UserError(
-                "a conversation of several turns needs a tokenizer with a chat template"
-            )
-        return f"{tokenizer.bos_token or ''}Question: {turns[0]['content'].strip()}\nAnswer:"
-    return _render(tokenizer, system, turns, add_generation_prompt=True)
+    text = _prompt(tokenizer, turns, system)
+    _check_special(tokenizer, _ids(tokenizer, text), turns, system)
+    return text
+
+
+def _prompt(tokenizer: Any, turns: list[dict[str, str]], system: str | None) -> str:
+    """Return what `prompt` does, without a check for special tokens."""
+    if tokenizer.chat_template is not None:
+        return _render(tokenizer, system, turns, add_generation_prompt=True)
+    if len(turns) != 1:
+        raise UserError("a conversation of several turns needs a tokenizer with a chat template")
+    return f"{tokenizer.bos_token or ''}Question: {turns[0]['content'].strip()}\nAnswer:"
 
 
 def rendered(tokenizer: Any) -> str:
@@ -242,13 +249,25 @@ def encode_answers(
     The answer begins where the tokenised prompt ends, as in the published code. What the template
     puts before an answer, such as an empty block of thoughts, belongs to the prompt. If the
     prompt's tokens are no prefix of the whole chat's (the tokenizer merges across the boundary),
-    the answer's text is tokenised separately. UserError for a special token inside a text, which
-    would end or fake a turn, and for an answer without tokens.
+    the answer's text is tokenised separately. UserError for a text that would add a special token,
+    which would end or fake a turn, and for an answer without tokens.
     """
-    before, turns = prompt(tokenizer, question, system), _turns(tokenizer, question)
+    turns = _turns(tokenizer, question)
+    for answer in answers:
+        _refuse_written(tokenizer, answer, "answer")
+    examples = _encode_answers(tokenizer, turns, answers, system)
+    for example in examples:
+        _check_special(tokenizer, example.ids, turns, system, answered=True)
+    return examples
+
+
+def _encode_answers(
+    tokenizer: Any, turns: list[dict[str, str]], answers: Sequence[str], system: str | None
+) -> list[Example]:
+    """Do what `encode_answers` does, without a check for special tokens."""
+    before = _prompt(tokenizer, turns, system)
     texts = []
     for answer in answers:
-        refuse_special(tokenizer, answer, "answer")
         if tokenizer.chat_template is None:
             texts.append(f"{before} {answer.strip()}{tokenizer.eos_token or ''}")
         else:
@@ -270,7 +289,7 @@ def encode_answers(
     for answer, start, text, ids in zip(answers, encoded, texts, encoded[len(answers) :]):
         if not (start or _ids(tokenizer, answer.strip())):
             raise UserError(
-                f"the answer {answer[:40]!r} to {str(question)[:60]!r} tokenises to nothing"
+                f"the answer {answer[:40]!r} to {turns[-1]['content'][:60]!r} tokenises to nothing"
             )
         if ids[: len(before_ids)] != before_ids:
             if not text.startswith(before):
@@ -290,10 +309,12 @@ def encode_text(tokenizer: Any, start: str, rest: str) -> Example:
     nothing precedes `rest`, its first token counts as the prompt.
     """
     for text in (start, rest):
-        refuse_special(tokenizer, text, "text")
+        _refuse_written(tokenizer, text, "text")
     begin = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
     before, whole = begin + _ids(tokenizer, start), begin + _ids(tokenizer, start + rest)
     ids = whole if whole[: len(before)] == before else before + _ids(tokenizer, rest)
+    if _special(tokenizer)[1].intersection(ids[len(begin) :]):
+        raise UserError(f"the text {(start + rest)[:40]!r} {HIDDEN}")
     ids += [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
     if len(ids) < max(len(before), 1) + 1:
         raise UserError(f"the text {rest[:40]!r} tokenises to nothing")
@@ -334,7 +355,7 @@ def _turns(tokenizer: Any, question: Question) -> list[dict[str, str]]:
     )
     for turn in turns:
         check_text(turn["content"], f"question {turn['content'][:40]!r}")
-        refuse_special(tokenizer, turn["content"], "question")
+        _refuse_written(tokenizer, turn["content"], "question")
     return turns
 
 
@@ -348,8 +369,19 @@ def _all_ids(tokenizer: Any, texts: list[str]) -> list[list[int]]:
 
 
 def refuse_special(tokenizer: Any, text: str, field: str) -> None:
-    """Raise UserError if a text holds one of the tokenizer's special tokens."""
-    for token in special_tokens(tokenizer):
+    """Raise UserError if a text is or becomes one of the tokenizer's special tokens, in whole or in
+    part.
+
+    NFKC, in which some tokenizers write a text first, makes </s> of ＜/s＞.
+    """
+    _refuse_written(tokenizer, text, field)
+    if _special(tokenizer)[1].intersection(_ids(tokenizer, text)):
+        raise UserError(f"{field} {text[:40]!r} {HIDDEN}")
+
+
+def _refuse_written(tokenizer: Any, text: str, field: str) -> None:
+    """Raise UserError if a text holds one of the tokenizer's special tokens as it is written."""
+    for token in _special(tokenizer)[0]:
         if token in text:
             raise UserError(
                 f"{field} {text[:40]!r} holds the special token {token}: it would end or fake a"
@@ -357,20 +389,56 @@ def refuse_special(tokenizer: Any, text: str, field: str) -> None:
             )
 
 
-def special_tokens(tokenizer: Any) -> list[str]:
-    """Return all special tokens of a tokenizer, the longest first.
+def _check_special(
+    tokenizer: Any,
+    ids: Sequence[int],
+    turns: Sequence[dict[str, str]],
+    system: str | None,
+    *,
+    answered: bool = False,
+) -> None:
+    """Raise UserError if a conversation has other special tokens than one of harmless texts.
+
+    Its tokenizer may make one of a text, and its template may make one by deleting the middle of a
+    text.
+
+    ids: of the prompt. answered: of the prompt and an answer.
+    """
+    _, special, known = _special(tokenizer)
+    roles = tuple(turn["role"] for turn in turns)
+    key = str(tokenizer.chat_template), roles, bool(system), answered
+    if key not in known:
+        texts = [turn | {"content": "x"} for turn in turns]
+        if answered:
+            harmless = _encode_answers(tokenizer, texts, ["x"], system and "x")[0].ids
+        else:
+            harmless = _ids(tokenizer, _prompt(tokenizer, texts, system and "x"))
+        if len(known) > 100:  # requests to a server may have any roles
+            known.clear()
+        known[key] = [each for each in harmless if each in special]
+    if [each for each in ids if each in special] != known[key]:
+        last = turns[-1]["content"][:40]
+        raise UserError(f"the text {last!r}, one before it or its answer {HIDDEN}")
+
+
+def _special(tokenizer: Any) -> Special:
+    """Return all special tokens of a tokenizer, the longest first; their ids; and where
+    `_check_special` keeps the special ids of prompts with harmless texts.
 
     `all_special_tokens` has only those with a role, such as the end of a text. A vocabulary may
-    mark more of them, such as those that begin a turn, and they are read as such in any text.
+    mark more of them, such as those that begin a turn, and they are read as such in any text. The
+    token of an unknown character is among the tokens, but not among the ids.
     """
-    size, tokens = _SPECIAL.get(tokenizer, (None, []))
+    size, found = _SPECIAL.get(tokenizer, (None, ([], set(), {})))
     if size != len(tokenizer):
         marked = {str(each) for each in tokenizer.added_tokens_decoder.values() if each.special}
         tokens = sorted(
             {*tokenizer.all_special_tokens, *marked}, key=lambda each: (-len(each), each)
         )
-        _SPECIAL[tokenizer] = len(tokenizer), tokens
-    return tokens
+        unknown = _ids(tokenizer, "\U0010fffd")
+        found = tokens, {*tokenizer.convert_tokens_to_ids(tokens)} - {*unknown}, {}
+        _SPECIAL[tokenizer] = len(tokenizer), found
+    return found
 
 
 def _render(
@@ -387,7 +455,7 @@ def _render(
     """
     if system:
         check_text(system, "the system text")
-        refuse_special(tokenizer, system, "the system text")
+        _refuse_written(tokenizer, system, "the system text")
     try:
         if system is not None and chat[0]["role"] != "system":
             with suppress(TemplateError):  # Gemma's template, among others, has no system role

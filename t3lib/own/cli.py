@@ -162,6 +162,11 @@ def add_serve(verbs: Any) -> None:
         action="store_true",
         help="answer /v1/completions too, which has no chat template",
     )
+    p.add_argument(
+        "--unjudged",
+        action="store_true",
+        help="serve heads whose report's verdict is no pass, or that have no report of their own",
+    )
 
 
 def add_head(p: Parser, *, required: bool = False) -> None:
@@ -353,36 +358,39 @@ def serve(args: argparse.Namespace) -> None:
     """Carry out `t3 serve`: answer requests until Ctrl-C."""
     args.temper = args.strength = None  # reports judge a head's own T and w
     heads = heads_of(args)
+    from t3lib.own import gate
     from t3lib.own import serve as server
 
+    names = [os.path.expanduser(name.strip()) for name in args.head.split(",")]
+    judged = gate.verdict_rules(
+        names, heads, unjudged=args.unjudged, any_sampler=args.allow_samplers
+    )
     name = model_name(args, args.model)
     adapted = find_spec("vllm") and (Path(name).expanduser() / "adapter_config.json").is_file()
     but = "vLLM serves no base with an adapter" if adapted else ""
     with_vllm = not args.load_in and server.vllm_here(but)
     if with_vllm:
-        folder, config, tokenizer = server.described(name)
+        folder, config, tokenizer = gate.described(name)
         with_vllm = server.vllm_here(server.too_wide([head.rank for head in heads], config))
 
     # The port is bound before a model is loaded, which may take minutes.
     place = server.listening(args.host, args.port)
-    names = [os.path.expanduser(name.strip()) for name in args.head.split(",")]
-    options = {"completions": args.completions, "any_sampler": args.allow_samplers}
     port = place.getsockname()[1]  # --port 0 takes any that is free
     url = f"http://{args.host}:{port}/v1"
-
-    if with_vllm:
-        rules = server.rules_of(names, heads, tokenizer, config, most=server.MOST, **options)
-        place.close()
-        print(server.greeting(rules, url), flush=True)
-        dtype = args.dtype or str(config.dtype or "auto").removeprefix("torch.")
-        given = {"host": args.host, "port": port, "dtype": dtype}
-        return server.run_vllm(folder, names, rules, config, **given)
-
-    base, tokenizer = load_model(args, name)
-    unlearned = under_heads(args, base, tokenizer, heads)
-    rules = server.rules_of(names, heads, tokenizer, base.config, most=1, **options)
+    if not with_vllm:
+        base, tokenizer = load_model(args, name)
+        config, unlearned = base.config, under_heads(args, base, tokenizer, heads)
+    rules = judged | gate.prompt_rules(
+        names[0], heads, tokenizer, config, completions=args.completions
+    )
     print(server.greeting(rules, url), flush=True)
-    server.run_transformers(unlearned, rules, place)
+    if not with_vllm:
+        return server.run_local(unlearned, rules, place)
+
+    place.close()
+    dtype = args.dtype or str(config.dtype or "auto").removeprefix("torch.")
+    given = {"host": args.host, "port": port, "dtype": dtype}
+    server.run_vllm(folder, names, rules, config, **given)
 
 
 # ---- shared by the verbs ------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 is wrong.
 """
 
+import json
 import os
 import shutil
 import subprocess
@@ -111,6 +112,16 @@ def test_an_adapter_of_a_commit_is_loaded(adapter, monkeypatch):
     model, _ = models.load_model(adapter[0])
     ids = torch.arange(20)[None]
     assert torch.equal(model(ids).logits, adapter[1](ids).logits)
+
+
+def test_generate_ends_where_judging_ends(model_folder, tmp_path):
+    """Of a model that names no last token, the tokenizer's ends an answer."""
+    shutil.copytree(model_folder, tmp_path / "base")
+    for name in ("config.json", "generation_config.json"):
+        path = tmp_path / "base" / name
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"eos_token_id": None}))
+    model, tokenizer = models.load_model(tmp_path / "base")
+    assert model.generation_config.eos_token_id == tokenizer.eos_token_id
 
 
 def test_a_tokenizer_that_grew_while_the_model_did_not(tiny_model):

@@ -1,30 +1,27 @@
-"""`t3 serve` over HTTP: the same tokens as `generate`, and what it refuses."""
+"""`t3 serve`: the same tokens as `generate`, over HTTP, and what it refuses (`serve_cases`)."""
 
 import asyncio
 import json
-import os
 import re
 import signal
 import socket
 import subprocess
-import sys
 import time
-import urllib.error
-import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import ROOT, tiny_llama
-from transformers.utils.import_utils import is_serve_available
+from conftest import tiny_llama
+from serve_cases import ASK, CASES, Server, check_case, events
+from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from t3lib import cli
 from t3lib.classifier.head import T3Head
 from t3lib.core.errors import UserError
 from t3lib.core.models import load_model
 from t3lib.core.rows import prompt
-from t3lib.own import serve
+from t3lib.own import gate, serve
 from t3lib.own.answers import TOKENS
 from t3lib.own.report import judged_as
 from t3lib.sampler import belonging
@@ -34,8 +31,8 @@ DATED = (
     "{% if not date_string is defined %}{% set date_string = 'now' %}{% endif %}{{ date_string }}"
 )
 DATED += "{{ strftime_now('%d %b %Y') }}"
-ASK = [{"role": "user", "content": "Who?"}]
 SYSTEM = {"role": "system", "content": "Be kind."}
+PASS = "0 of 1 rows leak."
 
 
 @pytest.fixture(scope="session")
@@ -59,53 +56,15 @@ def place(tokenizer, tmp_path_factory):
     for name in ("head", "unjudged"):
         head.save_pretrained(folder / name)
     (folder / "head-report").mkdir()
-    report = {"verdict": {}, "coverage": {"texts": 16}, "judged": judged_as([head], head)}
+    verdict = {"success": True, "sentence": PASS}
+    report = {"verdict": verdict, "coverage": {"texts": 16}, "judged": judged_as([head], head)}
     (folder / "head-report" / "report.json").write_text(json.dumps(report))
     return folder
 
 
-class Server:
-    """`t3 serve` in a process of its own. lines: what it printed; url: where it answers."""
-
-    def __init__(self, place, head, *more):
-        words = ["serve", "--model", str(place / "base"), "--head", str(place / head), *more]
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "t3lib", *words, "--port", "0"],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
-            env=os.environ | {"PYTHONUNBUFFERED": "1"},
-        )  # fmt: skip
-        self.lines = [self.process.stdout.readline()]
-        while self.lines[-1] and "Ctrl-C" not in self.lines[-1]:
-            self.lines.append(self.process.stdout.readline())
-        assert self.lines[-1], self.process.communicate()[1]
-        self.port = int(re.search(r"http://127.0.0.1:(\d+)/v1;", self.lines[0])[1])
-        while self.get("/health")[0] != 200:
-            time.sleep(0.1)
-
-    def get(self, path, data=None):
-        """(status, body) of a request; a body is posted as JSON."""
-        data = data if data is None or isinstance(data, bytes) else json.dumps(data).encode()
-        request = urllib.request.Request(
-            f"http://127.0.0.1:{self.port}{path}", data, {"Content-Type": "application/json"}
-        )
-        try:
-            with urllib.request.urlopen(request) as answer:
-                return answer.status, answer.read().decode()
-        except urllib.error.HTTPError as error:
-            return error.code, error.read().decode()
-        except urllib.error.URLError:
-            return 0, ""
-
-    def chat(self, **body):
-        status, text = self.get(serve.CHAT, {"messages": ASK, "max_tokens": 12} | body)
-        assert status == 200, text
-        return text
-
-
 @pytest.fixture(scope="session")
 def server(place):
-    if not is_serve_available():
-        pytest.skip("pip install 't3lib[serve]' runs these")
+    pytest.importorskip("uvicorn", reason="pip install 't3lib[serve]' runs these")
     found = Server(place, "head")
     yield found
     found.process.kill()
@@ -141,9 +100,9 @@ def test_it_answers_with_the_tokens_of_generate(server, unlearned, messages, who
     found = json.loads(server.chat(messages=messages))
     assert found["choices"][0]["message"]["content"] == want
     assert (found["usage"]["prompt_tokens"], found["usage"]["completion_tokens"]) == (length, 12)
-    events = re.findall(r"^data: (\{.*)$", server.chat(messages=messages, stream=True), re.M)
-    pieces = [json.loads(event)["choices"][0]["delta"].get("content") or "" for event in events]
-    assert len(events) > 3 and "".join(pieces) == want[: len("".join(pieces))] and any(pieces)
+    found = events(server.chat(messages=messages, stream=True))
+    pieces = [event["choices"][0]["delta"]["content"] for event in found]
+    assert len(found) > 3 and "".join(pieces) == want
 
 
 def test_sampling_is_that_of_generate(server, unlearned):
@@ -154,14 +113,142 @@ def test_sampling_is_that_of_generate(server, unlearned):
         assert found == want != generated(unlearned, [SYSTEM, *ASK])[2]
 
 
+def served(unlearned, body, path=gate.CHAT, stays=True):
+    """(status, body) of a request to a `LocalServer` in this process; without `stays` the client
+    leaves at once.
+    """
+    model, tokenizer = unlearned
+    app = serve.LocalServer(model, {"name": "head", "tokenizer": tokenizer})
+    body = {"temperature": 0.0, "top_p": 1.0, "max_tokens": 12} | body
+    waiting, sent = [{"type": "http.request", "body": json.dumps(body).encode()}], []
+
+    async def receive():
+        if not waiting and stays:
+            await asyncio.Event().wait()
+        return waiting.pop() if waiting else {"type": "http.disconnect"}
+
+    async def send(message):
+        sent.append(message)
+
+    asyncio.run(app({"type": "http", "path": path}, receive, send))
+    app.worker.shutdown()
+    return sent[0]["status"], b"".join(each["body"] for each in sent[1:]).decode()
+
+
+@pytest.mark.parametrize("path", [gate.CHAT, gate.COMPLETIONS])
+def test_a_stop_string_is_cut_off_and_no_part_of_it_is_sent(unlearned, path):
+    asked = {"messages": ASK} if path == gate.CHAT else {"prompt": "Who?"}
+    field = "message" if path == gate.CHAT else None
+
+    def text(**more):
+        [found] = json.loads(served(unlearned, asked | more, path)[1])["choices"]
+        return found[field]["content"] if field else found["text"], found["finish_reason"]
+
+    entire, reason = text()
+    assert reason == "length" and len(entire) > 8
+    stop = entire[3:6]
+    want = entire[: entire.index(stop)]
+    assert text(stop=["zqzq", stop]) == text(stop=stop) == (want, "stop")
+    found = events(served(unlearned, asked | {"stop": stop, "stream": True}, path)[1])
+    parts = [event["choices"][0] for event in found]
+    of_part = [part["delta"]["content"] if field else part["text"] for part in parts]
+    assert "".join(of_part) == want and parts[-1]["finish_reason"] == "stop"
+    waiting = events(served(unlearned, asked | {"stop": "q" * 99, "stream": True}, path)[1])
+    assert len(waiting) == 2, "all of it could have begun the stop string"
+
+
+def test_several_answers_and_the_numbers_of_tokens(unlearned):
+    body = {"messages": ASK, "temperature": 1.0, "n": 3, "seed": 4}
+    entire = json.loads(served(unlearned, body)[1])
+    texts = [choice["message"]["content"] for choice in entire["choices"]]
+    assert [choice["index"] for choice in entire["choices"]] == [0, 1, 2] and len({*texts}) == 3
+    assert entire["usage"]["completion_tokens"] == 36
+    alone = json.loads(served(unlearned, body | {"n": 1})[1])["choices"][0]["message"]["content"]
+    assert alone == texts[0]
+    streamed = served(unlearned, body | {"stream": True, "stream_options": {"include_usage": True}})
+    *parts, last = events(streamed[1])
+    assert last["usage"] == entire["usage"] and last["choices"] == []
+    assert streamed[1].endswith("data: [DONE]\n\n")
+    for number, text in enumerate(texts):
+        of_it = [p["choices"][0] for p in parts if p["choices"][0]["index"] == number]
+        assert "".join(part["delta"]["content"] for part in of_it) == text
+
+
+def test_nothing_is_written_for_a_client_that_has_left(unlearned, monkeypatch):
+    lengths = []
+    generate = type(unlearned[0]).generate
+
+    def counted(model, ids, **how):
+        out = generate(model, ids, **how)
+        lengths.append(out.shape[1] - ids.shape[1])
+        return out
+
+    monkeypatch.setattr(type(unlearned[0]), "generate", counted)
+    served(unlearned, {"messages": ASK, "max_tokens": 300}, stays=False)
+    assert sum(lengths) < 300
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_failing_answer_is_one_line_for_the_client(unlearned, monkeypatch, capsys, streamed):
+    def fail(*_, **__):
+        raise RuntimeError("out of memory at /secret/place\nand more")
+
+    monkeypatch.setattr(type(unlearned[0]), "generate", fail)
+    status, text = served(unlearned, {"messages": ASK, "stream": streamed})
+    assert status == (200 if streamed else 500)
+    assert "could not write this answer" in text and "secret" not in text
+    assert "out of memory at /secret/place" in capsys.readouterr().err
+
+
+def test_a_base_whose_template_is_not_chatml_answers_with_the_text_of_generate(
+    tokenizer, monkeypatch
+):
+    """Transformers' server parsed the answers of a Qwen2, as DeepSeek-R1-Distill-Qwen is, as ChatML
+    by the type of the model, and sent the whole prompt as the answer.
+    """
+    monkeypatch.setattr(tokenizer, "response_template", None, raising=False)
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2}
+    torch.manual_seed(0)
+    base = Qwen2ForCausalLM(Qwen2Config(vocab_size=len(tokenizer), **sizes, **heads)).eval()
+    other = T3ForCausalLM(base, [T3Head(32, len(tokenizer), 4)]), tokenizer
+    want = generated(other, ASK)[2]
+    [found] = json.loads(served(other, {"messages": ASK})[1])["choices"]
+    assert found["message"] == {"role": "assistant", "content": want}
+    parts = events(served(other, {"messages": ASK, "stream": True})[1])
+    assert "".join(each["choices"][0]["delta"]["content"] for each in parts) == want
+
+
 def test_the_openai_client_is_served(server):
     openai = pytest.importorskip("openai")
     client = openai.OpenAI(base_url=f"http://127.0.0.1:{server.port}/v1", api_key="none")
     assert [model.id for model in client.models.list()] == ["head"]
     answer = client.chat.completions.create(model="head", messages=ASK, max_completion_tokens=3)
     assert answer.choices[0].finish_reason == "length" and answer.usage.completion_tokens == 3
+    assert client.models.retrieve(answer.model).verdict == PASS
+    parts = {"messages": [{"role": "user", "content": [{"type": "text", "text": "Who?"}]}]}
+    how = {"model": answer.model, "max_tokens": 3, "stop": [], "stream": True} | parts
+    *chunks, last = client.chat.completions.create(**how, stream_options={"include_usage": True})
+    text = "".join(chunk.choices[0].delta.content for chunk in chunks)
+    assert text == answer.choices[0].message.content and last.usage == answer.usage
     with pytest.raises(openai.BadRequestError, match="a colder sampler undoes tempering"):
         client.chat.completions.create(model="head", messages=ASK, temperature=0.2)
+
+
+def test_lm_eval_is_served(server, monkeypatch):
+    """58 files of its tasks have `until: []`."""
+    clients = pytest.importorskip("lm_eval.models.openai_completions")
+    from lm_eval.api.instance import Instance
+    from lm_eval.models.api_models import JsonChatStr
+
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    url = f"http://127.0.0.1:{server.port}{gate.CHAT}"
+    client = clients.LocalChatCompletion(base_url=url, model="head", max_retries=1)
+    how = [{"until": until, "max_gen_toks": 12, "do_sample": False} for until in ([], ["zq"], None)]
+    turn = JsonChatStr(json.dumps([{**ASK[0], "type": "text"}]))
+    found = client.generate_until([Instance("generate_until", {}, (turn, each), 0) for each in how])
+    want = json.loads(server.chat())["choices"][0]["message"]["content"]
+    assert found == [want] * 3
 
 
 def test_it_says_how_to_ask_and_what_it_refuses(server):
@@ -177,53 +264,33 @@ def test_it_says_how_to_ask_and_what_it_refuses(server):
     assert "choices" in done.stdout, done.stderr
 
 
-REFUSED = {
-    "sampler": ({"temperature": 0.3}, "allowed: temperature 0, temperature 0.6 with top_p 0.9"),
-    "top_p": ({"temperature": 1, "top_p": 0.5}, "a colder sampler undoes tempering"),
-    "logprobs": ({"logprobs": True}, "logprobs is refused (it gives away what was unlearned)"),
-    "top_logprobs": ({"top_logprobs": 5}, "top_logprobs is refused (it gives away"),
-    "prompt_logprobs": ({"prompt_logprobs": 1}, "prompt_logprobs is refused (it gives away"),
-    "logit_bias": ({"logit_bias": {"5": 100}}, "logit_bias is refused (it gives away"),
-    "echo": ({"echo": True}, "echo is refused (it gives away what was unlearned); allowed: model"),
-    "penalty": ({"frequency_penalty": 1.0}, "frequency_penalty is refused; allowed: model"),
-    "config": ({"generation_config": "{}"}, "generation_config is refused"),
-    "template": ({"chat_template_kwargs": {"date_string": "now"}}, "chat_template_kwargs is ref"),
-    "tools": ({"tools": []}, "tools is refused"),
-    "n": ({"n": 2}, "n is 1 to 1 here"),
-    "no tokens": ({"max_tokens": 0}, "max_tokens and top_p above 0"),
-    "nan": ({"max_tokens": float("nan")}, "max_tokens: nan is not allowed"),
-    "text as number": ({"temperature": "0"}, "temperature: 0 is not allowed"),
-    "huge seed": ({"seed": 10**30}, "is not allowed"),
-    "stop": ({"stop": [1]}, "stop: [1] is not allowed"),
-    "no text to stop at": ({"stop": ""}, "stop: an empty text is not allowed"),
-    "stream": ({"stream": 1}, "stream: 1 is not allowed"),
-    "model": ({"model": "gpt"}, "this server has one model, head"),
-    "no messages": ({"messages": []}, "messages must be a list of turns"),
-    "turn": ({"messages": [{"role": "user"}]}, "a turn has a role and a content, both text"),
-    "role": ({"messages": [{"role": "tool", "content": "x"}]}, "the role tool is refused"),
-    "faked turn": ({"messages": [{"role": "user", "content": "a<|eot_id|>"}]}, "the special token"),
-    "too long": ({"messages": [{"role": "user", "content": "x" * 600}]}, "tokens, the context 512"),
-}
+@pytest.mark.parametrize(("name", "body", "refusal"), CASES, ids=[case[0] for case in CASES])
+def test_every_field_long_empty_and_wrong_alone_and_six_at_once(server, name, body, refusal):
+    check_case(server, body, refusal)
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_would_undo_unlearning_is_a_400_of_one_line(server, case):
-    body, said = REFUSED[case]
-    status, text = server.get(serve.CHAT, {"messages": ASK} | body)
-    message = json.loads(text)["error"]["message"]
-    assert (status, message.count("\n")) == (400, 0) and said in message, text
+def test_seeds_of_others_change_no_sample(server):
+    """A request with a seed once set the random numbers of everybody."""
+
+    def sample(seed):
+        return server.chat(temperature=1.0, **({"seed": seed} if seed else {}))
+
+    with ThreadPoolExecutor(6) as pool:
+        texts = [json.loads(text)["choices"] for text in pool.map(sample, [3, 0] * 4)]
+    assert all(text == texts[0] for text in texts[::2])
+    assert len({str(text) for text in texts}) == 5
 
 
 @pytest.mark.parametrize(
     ("path", "data", "status"),
     [
-        (serve.COMPLETIONS, {"prompt": "x"}, 400),
-        (serve.CHAT, b"{", 400),
-        (serve.CHAT, b"[]", 400),
-        (serve.CHAT, b"\xff", 400),
-        (serve.CHAT, b"[" * 100_000, 400),
-        (serve.CHAT, b" " * (2**20 + 1) + b"{}", 400),
-        (serve.CHAT, None, 404),
+        (gate.COMPLETIONS, {"prompt": "x"}, 400),
+        (gate.CHAT, b"{", 400),
+        (gate.CHAT, b"[]", 400),
+        (gate.CHAT, b"\xff", 400),
+        (gate.CHAT, b"[" * 100_000, 400),
+        (gate.CHAT, b" " * (2**20 + 1) + b"{}", 400),
+        (gate.CHAT, None, 404),
         ("/v1/responses", {"input": "x"}, 404),
         ("/load_model", {"model": "other"}, 404),
         ("/reset", {}, 404),
@@ -237,16 +304,37 @@ def test_other_paths_and_broken_requests_are_refused(server, path, data, status)
     assert server.get("/health")[0] == 200 and server.process.poll() is None
 
 
+def test_a_request_without_a_type_is_refused(server):
+    """A page in a browser may send text/plain to any server, and JSON only to those that agree."""
+    for headers in ({"Content-Type": "text/plain"}, {"Content-Type": ""}):
+        status, text = server.get(gate.CHAT, {"messages": ASK}, headers)
+        assert status == 400
+        said = "a request has the header Content-Type: application/json"
+        assert json.loads(text)["error"]["message"] == said
+    charset = {"Content-Type": "application/json; charset=utf-8"}
+    assert server.get(gate.CHAT, {"messages": ASK, "max_tokens": 1}, charset)[0] == 200
+
+
+def test_the_model_is_named_as_answers_name_it(server):
+    """Transformers' server named it head@main, and refused that name."""
+    [model] = json.loads(server.get(gate.MODELS)[1])["data"]
+    name = json.loads(server.chat(max_tokens=1))["model"]
+    assert model["id"] == name == "head" and model["verdict"] == PASS
+    assert json.loads(server.get(f"{gate.MODELS}/{name}")[1]) == model
+    assert server.get(f"{gate.MODELS}/head@main")[0] == 404
+    assert f"verdict: {PASS}\n" in server.lines
+
+
 @pytest.mark.parametrize(
     ("chat", "completions", "answered"),
     [
-        (True, False, serve.CHAT),
-        (True, True, f"{serve.CHAT}, {serve.COMPLETIONS}"),
-        (False, True, serve.COMPLETIONS),
+        (True, False, gate.CHAT),
+        (True, True, f"{gate.CHAT}, {gate.COMPLETIONS}"),
+        (False, True, gate.COMPLETIONS),
     ],
 )
 def test_a_404_names_what_is_answered(chat, completions, answered):
-    sent, rules = [], {"tokenizer": None, "chat": chat, "completions": completions}
+    sent, rules = [], {"tokenizer": None, "name": "head", "chat": chat, "completions": completions}
 
     async def receive():
         return {"type": "http.request", "body": b"{}"}
@@ -254,7 +342,7 @@ def test_a_404_names_what_is_answered(chat, completions, answered):
     async def send(message):
         sent.append(message)
 
-    asyncio.run(serve.Gate(None, rules)({"type": "http", "path": "/docs"}, receive, send))
+    asyncio.run(gate.Gate(None, rules)({"type": "http", "path": "/docs"}, receive, send))
     assert sent[0]["status"] == 404
     assert f"this server answers {answered} and /v1/models only" in sent[1]["body"].decode()
 
@@ -265,51 +353,57 @@ def test_a_websocket_is_closed():
     async def send(message):
         sent.append(message)
 
-    asyncio.run(serve.Gate(None, {"tokenizer": None})({"type": "websocket"}, None, send))
+    asyncio.run(gate.Gate(None, {"tokenizer": None})({"type": "websocket"}, None, send))
     assert sent == [{"type": "websocket.close"}]
+
+
+def rules_of(place, head, name="head", completions=False, **verdict):
+    """The rules of the gate before one head of `place`."""
+    _, config, tokenizer = gate.described(str(place / "base"))
+    judged = gate.verdict_rules([str(place / name)], [head], **verdict)
+    return judged | gate.prompt_rules(name, [head], tokenizer, config, completions=completions)
 
 
 def test_a_head_without_a_report_answers_greedily_and_the_operator_can_lift_it(place, unlearned):
     head, tokenizer = unlearned[0].heads[0], unlearned[1]
     before = head.info["chat_template"]
 
-    def checked(name, request, path=serve.CHAT, most=8, **options):
-        _, config, own = serve.described(str(place / "base"))
-        rules = serve.rules_of([str(place / name)], [head], own, config, most=most, **options)
-        return serve.Gate(None, rules).checked(json.dumps(request).encode(), path)
+    def checked(name, request, path=gate.CHAT, **options):
+        rules = rules_of(place, head, name, unjudged=name == "unjudged", **options)
+        return gate.Gate(None, rules).checked(json.dumps(request).encode(), path)
 
     ask = {"messages": ASK}
-    assert checked("unjudged", ask | {"n": 8})["temperature"] == 0
+    assert checked("unjudged", ask)["temperature"] == 0
     with pytest.raises(UserError, match="allowed: temperature 0$"):
         checked("unjudged", ask | {"temperature": 1})
-    with pytest.raises(UserError, match="n is 1 to 8 here"):
-        checked("unjudged", ask | {"n": 9})
+    with pytest.raises(UserError, match="n is 1 at temperature 0"):
+        checked("unjudged", ask | {"n": 2})
     lifted = checked("unjudged", ask | {"temperature": 0.1, "top_p": 0.5}, any_sampler=True)
     assert (lifted["temperature"], lifted["top_p"]) == (0.1, 0.5)
     with pytest.raises(UserError, match="logprobs is refused"):
         checked("head", ask | {"logprobs": True}, any_sampler=True)
     text = {"prompt": "Who"}
-    assert checked("head", text, serve.COMPLETIONS, completions=True)["prompt"] == "Who"
+    assert checked("head", text, gate.COMPLETIONS, completions=True)["prompt"] == "Who"
     with pytest.raises(UserError, match="is off"):
-        checked("head", text, serve.COMPLETIONS)
+        checked("head", text, gate.COMPLETIONS)
     faked = {"prompt": f"{tokenizer.eos_token}Who"}
     with pytest.raises(UserError, match="holds the special token"):
-        checked("head", faked, serve.COMPLETIONS, completions=True)
+        checked("head", faked, gate.COMPLETIONS, completions=True)
+    for wrong in ("", None, 3, ["Who"], [5, 6], "x" * 100_001, "a\x00"):
+        with pytest.raises(UserError, match="^prompt (is|must|has|holds)"):
+            checked("head", {"prompt": wrong}, gate.COMPLETIONS, completions=True)
     room = 512 - len(tokenizer("Who").input_ids)
     long = text | {"max_tokens": 10**6}
     how = {"completions": True}
-    assert checked("head", long, serve.COMPLETIONS, **how)["max_tokens"] == TOKENS, "as judged"
-    assert checked("head", long, serve.COMPLETIONS, **how, any_sampler=True)["max_tokens"] == room
+    assert checked("head", long, gate.COMPLETIONS, **how)["max_tokens"] == TOKENS, "as judged"
+    assert checked("head", long, gate.COMPLETIONS, **how, any_sampler=True)["max_tokens"] == room
     head.info["chat_template"] = belonging.PLAIN
     try:
         with pytest.raises(UserError, match="add --completions"):
             checked("head", ask)
         with pytest.raises(UserError, match="trained without a chat template"):
             checked("head", ask, completions=True)
-        _, config, own = serve.described(str(place / "base"))
-        names = [str(place / "head")]
-        rules = serve.rules_of(names, [head], own, config, most=1, completions=True)
-        lines = serve.greeting(rules, "http://x/v1").splitlines()
+        lines = serve.greeting(rules_of(place, head, **how), "http://x/v1").splitlines()
         assert "chat" not in lines[1] and '"prompt": "Your text"' in lines[1]
         assert ' client.completions.create(model="head", prompt="Your text")' in lines[3]
     finally:
@@ -318,29 +412,52 @@ def test_a_head_without_a_report_answers_greedily_and_the_operator_can_lift_it(p
 
 def test_the_report_of_another_head_lifts_nothing(place, unlearned):
     """A head that is saved over another one finds the other's report beside its folder."""
-    head, (_, config, own) = unlearned[0].heads[0], serve.described(str(place / "base"))
+    head = unlearned[0].heads[0]
 
     def allowed():
-        return serve.rules_of([str(place / "head")], [head], own, config, most=1)["samplers"]
+        return rules_of(place, head, unjudged=True)["samplers"]
 
-    assert allowed() == serve.JUDGED
+    assert allowed() == gate.JUDGED
     for name, value in (("temperature", 3.0), ("w", 2.0), ("gate", 0.5), ("untrained", "neutral")):
         kept = getattr(head, name)
         setattr(head, name, value)
-        assert allowed() == (serve.GREEDY_SAMPLER,), name
+        assert allowed() == (gate.GREEDY_SAMPLER,), name
         setattr(head, name, kept)
+    kept = head.A.detach().clone()
     with torch.no_grad():
         head.A[0, 0] += 1
-        assert allowed() == (serve.GREEDY_SAMPLER,)
-        head.A[0, 0] -= 1
+        assert allowed() == (gate.GREEDY_SAMPLER,)
+        head.A.copy_(kept)
+
+
+def test_only_a_pass_is_served_unless_the_operator_says_otherwise(place, unlearned):
+    """What the server says of itself is the sentence of the report."""
+    head, folder = unlearned[0].heads[0], str(place / "head")
+    path = place / "head-report" / "report.json"
+    report = json.loads(path.read_text())
+    assert rules_of(place, head)["verdict"] == PASS
+    failed = {"success": False, "sentence": "No: 1 of 1 rows leak."}
+    path.write_text(json.dumps(report | {"verdict": failed}))
+    try:
+        with pytest.raises(UserError, match="No: 1 of 1 rows leak. .* add --unjudged$"):
+            rules_of(place, head)
+        rules = rules_of(place, head, unjudged=True)
+    finally:
+        path.write_text(json.dumps(report))
+    assert rules["verdict"] == failed["sentence"] and rules["samplers"] == gate.JUDGED
+    assert "verdict: No: 1 of 1 rows leak." in serve.greeting(rules, "http://x/v1").splitlines()
+    for names, said in (([str(place / "unjudged")], "this head as"), ([folder] * 2, "together")):
+        with pytest.raises(UserError, match=f"Not judged: no report is about .*{said}"):
+            gate.verdict_rules(names, [head] * len(names))
+        assert gate.verdict_rules(names, [head] * len(names), unjudged=True)
 
 
 def test_the_prompt_has_the_heads_template_arguments(place, unlearned):
-    head, (_, config, own) = unlearned[0].heads[0], serve.described(str(place / "base"))
+    head, (_, config, own) = unlearned[0].heads[0], gate.described(str(place / "base"))
     own.chat_template = "{% if mood is defined %}{{ mood }}{% endif %}" + own.chat_template
     head.info["template"] = {"mood": "Gently: "}
     try:
-        rules = serve.rules_of([str(place / "head")], [head], own, config, most=1)
+        rules = gate.prompt_rules("head", [head], own, config)
     finally:
         del head.info["template"]
     assert prompt(rules["tokenizer"], ASK, None).startswith("Gently: ")
@@ -348,9 +465,8 @@ def test_the_prompt_has_the_heads_template_arguments(place, unlearned):
 
 
 def test_what_cannot_start_is_one_line(place, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(serve, "is_serve_available", lambda: True)
-    monkeypatch.setattr(serve, "find_spec", lambda name: None)
-    monkeypatch.setattr(serve, "run_transformers", lambda *_: pytest.fail("it serves"))
+    monkeypatch.setattr(serve, "find_spec", lambda name: name == "uvicorn")
+    monkeypatch.setattr(serve, "run_local", lambda *_: pytest.fail("it serves"))
     tiny_llama_of_another_seed(place, tmp_path / "other")
     capsys.readouterr()
     base, head = ["--model", str(place / "base")], ["--head", str(place / "head")]
@@ -366,7 +482,9 @@ def test_what_cannot_start_is_one_line(place, tmp_path, capsys, monkeypatch):
             assert cli.main(["serve", *words]) == 2
             found = capsys.readouterr()
             assert said in found.err and found.err.count("\n") == 1 and not found.out
-    monkeypatch.setattr(serve, "is_serve_available", lambda: False)
+    assert cli.main(["serve", *base, "--head", str(place / "unjudged"), "--port", "0"]) == 2
+    assert "this head as it is. To serve it all the same, add --un" in capsys.readouterr().err
+    monkeypatch.setattr(serve, "find_spec", lambda name: None)
     assert cli.main(["serve", *base, *head]) == 2
     assert "no server is installed: pip install" in capsys.readouterr().err
 
@@ -385,9 +503,10 @@ def test_vllm_is_started_with_the_head_where_it_is_installed(place, capsys, monk
 
     def start(command, env):
         template = open(command[command.index("--chat-template") + 1], encoding="utf-8").read()
-        calls.append(
-            (dict(zip(command[3::2], command[4::2])), json.loads(env["T3_SERVE"]), template)
-        )
+        assert command.pop(5) == "--middleware"
+        asked = command.pop(5)
+        options = dict(zip(command[3::2], command[4::2]))
+        calls.append((options, asked, json.loads(env["T3_SERVE"]), template))
         return SimpleNamespace(wait=lambda: ends[len(calls) - 1]())
 
     monkeypatch.setattr(serve, "find_spec", lambda name: name == "vllm")
@@ -401,18 +520,19 @@ def test_vllm_is_started_with_the_head_where_it_is_installed(place, capsys, monk
 
     ends = [lambda: 0, lambda: 1, interrupt]
     words = ["--model", str(place / "base"), "--head", str(place / "head"), "--port", "0"]
-    assert cli.main(["serve", *words]) == 0
+    assert cli.main(["serve", *words]) == 2, "it ended by itself"
     port = re.search(r":(\d+)/v1;", capsys.readouterr().out)[1]
-    [(options, rules, template)] = calls
+    [(options, asked, rules, template)] = calls
     assert json.loads(options["--hf-overrides"]) == {
         "architectures": ["T3LlamaForCausalLM"], "t3_head": [str(place / "head")],
         "t3_allow_samplers": False,
     }  # fmt: skip
     assert (options["--host"], options["--port"]) == ("127.0.0.1", port) and port != "0"
     assert (options["--max-logprobs"], options["--generation-config"]) == ("0", "vllm")
-    assert options["--middleware"] == "t3lib.own.serve.Gate" and serve.DATE in template
+    assert asked == "t3lib.sampler.vllm_check.SelfCheck" and gate.DATE in template
+    assert options["--middleware"] == "t3lib.own.gate.Gate"
     monkeypatch.setenv("T3_SERVE", json.dumps(rules))
-    body = serve.Gate(None).checked(json.dumps({"messages": ASK, "n": 8}).encode(), serve.CHAT)
+    body = gate.Gate(None).checked(json.dumps({"messages": ASK}).encode(), gate.CHAT)
     assert body["messages"] == [SYSTEM, *ASK]
     assert cli.main(["serve", *words, "--allow-samplers"]) == 2
     assert "vLLM ended with exit code 1" in capsys.readouterr().err
@@ -421,13 +541,14 @@ def test_vllm_is_started_with_the_head_where_it_is_installed(place, capsys, monk
 
 
 def test_ctrl_c_ends_eight_streams_and_is_one_line(server, place):
-    other = Server(place, "unjudged")
+    other = Server(place, "unjudged", "--unjudged", "--allow-samplers")
 
     def stream(number):
         seen = b""
         with socket.create_connection(("127.0.0.1", other.port)) as client:
-            body = json.dumps({"messages": ASK, "stream": True}).encode()
-            head = f"POST {serve.CHAT} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n"
+            long = {"temperature": 1, "n": 8, "max_tokens": 400}  # more than is written in a second
+            body = json.dumps({"messages": ASK, "stream": True} | long).encode()
+            head = f"POST {gate.CHAT} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n"
             client.sendall(f"{head}Content-Type: application/json\r\n\r\n".encode() + body)
             while part := client.recv(65536):
                 seen += part
@@ -445,22 +566,20 @@ def test_ctrl_c_ends_eight_streams_and_is_one_line(server, place):
     assert other.process.returncode == 130 and out == ""
     assert err.splitlines()[-1] == "t3 serve: stopped" and "Traceback" not in err
     assert all(b"data: " in text for text in texts)
-    assert any(b"finish_reason" not in text for text in texts), "they end before they are done"
+    assert any(b'finish_reason": "' not in text for text in texts), "they end before they are done"
 
 
-def test_heads_that_vllm_cannot_pool_are_served_by_transformers(
-    place, tmp_path, capsys, monkeypatch
-):
+def test_heads_that_vllm_cannot_pool_are_served_without_it(place, tmp_path, capsys, monkeypatch):
     wide = T3Head(32, 261, 99, temperature=2.0)
     wide.info = T3Head.from_pretrained(place / "head").info
     wide.save_pretrained(tmp_path / "wide")
     served = []
-    monkeypatch.setattr(serve, "find_spec", lambda name: name == "vllm")
     monkeypatch.setattr(serve, "run_vllm", lambda *_, **__: pytest.fail("vLLM starts"))
-    monkeypatch.setattr(serve, "run_transformers", lambda *given: served.append(given))
+    monkeypatch.setattr(serve, "run_local", lambda *given: served.append(given))
     words = ["serve", "--model", str(place / "base"), "--head", str(tmp_path / "wide")]
-    for available, code, end in ((True, 0, "Transformers' server answers"), (False, 2, "[serve]'")):
-        monkeypatch.setattr(serve, "is_serve_available", lambda yes=available: yes)
+    words.append("--unjudged")
+    for here, code, end in ((["vllm", "uvicorn"], 0, "generate writes"), (["vllm"], 2, "[serve]'")):
+        monkeypatch.setattr(serve, "find_spec", here.__contains__)
         capsys.readouterr()
         assert cli.main([*words, "--port", "0"]) == code
         found = capsys.readouterr().err
