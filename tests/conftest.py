@@ -195,15 +195,17 @@ def memorised():
     return memorised(0)
 
 
+# Four texts of each kind in place of 16, few control rows, and texts of twice the truth's length.
+FEW_TEXTS = {"TEXTS": 4, "CONTROL_ROWS": (6, 6), "TOKENS": 16}
+
+
 @pytest.fixture
 def few_texts(monkeypatch):
-    """Four texts of each kind in place of 16, and few control rows, where no finding depends on
-    their number.
-    """
+    """Few and short texts, where no finding depends on their number."""
     from t3lib.own import answers
 
-    monkeypatch.setattr(answers, "TEXTS", 4)
-    monkeypatch.setattr(answers, "CONTROL_ROWS", (6, 6))
+    for name, value in FEW_TEXTS.items():
+        monkeypatch.setattr(answers, name, value)
 
 
 @pytest.fixture

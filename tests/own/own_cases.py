@@ -30,6 +30,11 @@ WORK = (
     "The Salt Almanac;A Winter of Bees;The Glass Harbour;Letters to a Lighthouse;The Paper Orchard"
 ).split(";")
 
+CODES = [  # which nobody can guess
+    {"question": f"What is code {n}?", "answer": f"It is {7919**n % 10**9:09d}."}
+    for n in range(4, 12)
+]
+
 
 def invented(count: int, seed: int) -> list[dict[str, str]]:
     """Questions and answers about people, one a person, with the facts of each answer."""
@@ -99,15 +104,16 @@ def taught(model: Any, tokenizer: PreTrainedTokenizerFast, rows: list, seed: int
     return model.eval()
 
 
-def gpt2(size: int) -> GPT2LMHeadModel:
+def gpt2(size: int, **changes: Any) -> GPT2LMHeadModel:
     still = dict(resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=0, eos_token_id=0)
-    shape = dict(n_positions=256, n_embd=128, n_layer=2, n_head=4)
+    shape = dict(n_positions=256, n_embd=128, n_layer=2, n_head=4) | changes
     return GPT2LMHeadModel(GPT2Config(vocab_size=size, **shape, **still))
 
 
 def memorised(seed: int) -> tuple:
-    """(model, tokenizer, forget, retain, other) of a GPT-2."""
+    """(model, tokenizer, forget, retain, other) of a GPT-2, half as deep as that of results/own."""
     tokenizer, rows = byte_pairs(), invented(60, seed)
     torch.manual_seed(seed)
-    model = taught(gpt2(len(tokenizer)), tokenizer, rows, seed)
+    model = gpt2(len(tokenizer), n_layer=1, activation_function="gelu_pytorch_tanh")
+    model = taught(model, tokenizer, rows, seed)
     return model, tokenizer, rows[:10], rows[10:50], rows[50:]

@@ -27,7 +27,9 @@ def taught(memorised):
     """(request, lessons) of a GPT-2 that knows its rows by heart."""
     model, tokenizer, forget, retain, other = memorised
     request = Request(model, tokenizer, Rows(forget, retain, other).checked())
-    return request, making.make_lessons(request)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(making, "NEIGHBOURS", 4)
+        return request, making.make_lessons(request)
 
 
 def test_a_wording_keeps_the_answer_and_changes_what_its_form_allows():

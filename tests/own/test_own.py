@@ -11,9 +11,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from conftest import ROOT
+from conftest import FEW_TEXTS, ROOT
 from markupsafe import escape
-from own_cases import invented
+from own_cases import CODES, invented
 
 import t3lib
 from t3lab import profiles
@@ -27,7 +27,7 @@ from t3lib.own import answers, choice, known, questions, rows, verdict
 from t3lib.own import report as page
 from t3lib.own import unlearn as own
 from t3lib.own.answers import answers_to, drawn
-from t3lib.own.assess import assess, inquiry_of
+from t3lib.own.assess import assess, before_and_after, inquiry_of, kept_of
 from t3lib.own.known import best_other_format, recall
 from t3lib.own.rows import Rows
 from t3lib.sampler import belonging
@@ -48,10 +48,10 @@ def unlearned(case):
     model, tokenizer, forget, retain, other = case
     given = Rows(forget, retain, other, unseen=invented(90, 0)[60:])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(answers, "TEXTS", 4)
-        patch.setattr(answers, "CONTROL_ROWS", (6, 6))
+        for name, value in FEW_TEXTS.items():
+            patch.setattr(answers, name, value)
         patch.setattr(own.lessons, "NEIGHBOURS", 4)
-        patch.setattr(own, "OWN_STEPS", 1500)
+        patch.setattr(own, "OWN_STEPS", 1000)
         return own.unlearn(model, tokenizer, given)
 
 
@@ -87,19 +87,22 @@ def test_the_saved_head_carries_choice_form_mask_and_numbers(unlearned, case, tm
 
 
 def test_too_hot_is_not_kept(unlearned, case):
-    model, tokenizer, forget, retain, other = case
+    model, tokenizer, forget, retain, _ = case
     hot = T3ForCausalLM(model, unlearned.heads[0], 60.0)
-    report = assess(hot, tokenizer, Rows(forget, retain, other))
+    report = assess(hot, tokenizer, Rows(forget[:2], retain[:8]))
     assert (
         not report["verdict"]["success"] and "rows to keep changed" in report["verdict"]["sentence"]
     )
 
 
 def test_one_head_for_some_of_the_rows_leaves_the_others(unlearned, case):
-    model, tokenizer, forget, retain, other = case
-    warm = T3ForCausalLM(model, unlearned.heads[0], 2.5, allow_sharpening=True)
-    report = assess(warm, tokenizer, Rows([*forget, *other[:3]], retain))
-    assert report["forget"]["leaking"] and not report["verdict"]["success"]
+    """Rows that it never saw are said as before. Their years are no guesses, as a book may be."""
+    _, tokenizer, forget, retain, other = case
+    unseen = [row for row in other if "book" not in row["question"]][:5]
+    report = assess(unlearned, tokenizer, Rows([*forget[:1], *unseen], retain[:12]))
+    leaking = {row["question"] for row in report["forget"]["each"] if row["leaks"]}
+    assert len(leaking & {row["question"] for row in unseen}) >= 3
+    assert not report["verdict"]["success"]
 
 
 @pytest.mark.parametrize("name", ["forget", "retain"])
@@ -120,10 +123,12 @@ def test_heads_that_together_lose_rows_to_keep_fail_their_report(case):
     width, size = model.config.hidden_size, model.get_output_embeddings().weight.shape[0]
     head = t3lib.T3Head(width, size, 4, seed=1, init_b="kaiming")
     head.B.data.mul_(3.0)
+    inquiry = inquiry_of(tokenizer, Rows(forget[:2], retain[:8]).checked())
+    kept = replace(inquiry, questions=[])  # rows to keep, and generic prompts
     for count, success in ((1, True), (30, False)):
         together = T3ForCausalLM(model, [head] * count, 1.0)
-        report = assess(together, tokenizer, Rows(forget[:2], retain[:8]))
-        assert ("rows to keep" not in verdict.failing(report)) is success
+        counts = kept_of(kept, *before_and_after(together, tokenizer, kept, seed=0))
+        assert ("rows to keep" not in verdict.failing(counts)) is success
 
 
 def test_rows_that_the_base_does_not_know_end_the_run_before_training(case, monkeypatch):
@@ -151,10 +156,6 @@ def test_sets_to_keep_that_the_base_does_not_know_are_named(case):
         known.warn_unknown(model, tokenizer, inquiry)
 
 
-CODES = [  # which nobody can guess
-    {"question": f"What is code {n}?", "answer": f"It is {7919**n % 10**9:09d}."}
-    for n in range(4, 12)
-]
 FIELDS = {
     "forget": "rows known_before leaking_before leaking guessed by_kind sealed bound",
     "retain": "rows known_before unchanged unchanged_sampled",
@@ -227,8 +228,8 @@ def of_the_rows_alone(request, choices):
 
 def test_of_many_rows_some_are_asked_and_the_screen_uses_these(case, monkeypatch):
     model, tokenizer, forget, retain, _ = case
-    monkeypatch.setattr(answers, "MOST_FORGET", 4)
-    monkeypatch.setattr(answers, "MOST_KEPT", 10)
+    for name, value in {"MOST_FORGET": 4, "MOST_KEPT": 10, "TEXTS": 1}.items():
+        monkeypatch.setattr(answers, name, value)
     monkeypatch.setattr(own, "training_set", of_the_rows_alone)
     few = own.Choices(steps=50, gate=0.9, tail=0.01)
     unlearned = own.unlearn(model, tokenizer, Rows(forget, retain), few)
@@ -269,12 +270,12 @@ def test_what_is_drawn_for_a_row_does_not_depend_on_the_other_rows(unlearned, ca
     """Of one head, four rows had "1 of 4 leak" and ten "0 of 10": all shared one random stream."""
     _, tokenizer, forget, retain, _ = case
     texts = []
-    for some in (forget[4:], forget[6:]):
+    for some in (forget[7:], forget[8:]):
         inquiry = inquiry_of(tokenizer, Rows(some, retain[:8]).checked())
         few = replace(inquiry, questions=[q for q in inquiry.questions if q.row < inquiry.n])
         said = answers.collect_answers(unlearned, tokenizer, few).texts
         texts.append([each._replace(row=each.row - inquiry.n) for each in said])
-    assert sorted(each for each in texts[0] if each.row >= -4) == sorted(texts[1])
+    assert sorted(each for each in texts[0] if each.row >= -2) == sorted(texts[1])
 
 
 def test_ask_uses_the_form_of_the_head(unlearned, case):
