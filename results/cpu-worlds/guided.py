@@ -4,7 +4,8 @@
     python results/cpu-worlds/guided.py --worlds 4 5 6 7 1 2 3
     python results/cpu-worlds/guided.py --worlds 4 5 6 7 1 2 3 --rule margin
     python results/cpu-worlds/guided.py --profile tofu-cpu --data DIR --worlds 0 1 \
-        --splits forget10 --rates 1e-2 2e-2 4e-2 8e-2 1.6e-1 --out results/tofu-cpu
+        --splits forget10 --rates 2e-2 4e-2 8e-2 1.6e-1 --hard 1 1.5 2 2.5 3 4 \
+        --out results/tofu-cpu
 
 The paper chooses T3's settings by Forget Quality. Here they are chosen by the paper's own errors,
 in world 0 of profile cpu, and then measured in other worlds. It is done twice. "T3 (least)" has the
@@ -48,7 +49,8 @@ The claims: T3 (least) meets the first five and T3 (guided) all seven, each in a
 worlds 4 to 7 on both splits. Worlds 1 to 3 had been seen in a trial with other settings.
 
 A profile whose base models are given (DIR has TOFU's files) has one world: 0 is the search, 1 the
-measurement on the same rows, beside the other retrained model and with the first of its heads.
+measurement on the same rows, beside the other retrained model and with the first of its heads. There the grid is other rates,
+and with the paper's labels higher T: a first search up to T = 2 chose T = 2.
 
 It writes below --out: tables/guided_search.csv, guided_each.csv (a row for each model),
 guided_texts.csv (which rows leak in free text), guided.csv (means over worlds with 95% intervals),
@@ -164,26 +166,27 @@ MEANS_CAPTION = (
 
 def make(
     profile: str, data: str | None, worlds: list[int], splits: list[str], rates: list[float],
-    rule: str, out: Path, tiny: bool,
+    hard: list[float], rule: str, out: Path, tiny: bool,
 ) -> None:  # fmt: skip
     """Search in world 0, and measure the chosen settings in other worlds; write all tables.
 
-    data: in place of the profile's. rule: one of `RULES`; with "chosen" also the models that they
+    data: in place of the profile's. hard: T with the paper's labels. rule: one of `RULES`; with "chosen" also the models that they
     are compared with. tiny: models that know nothing, to try it.
     """
     results.check_clean(out)
     given = profiles.override(profiles.load_profile(profile), data=data, splits=splits)
     if tiny:
         given = script.tiny(given)
+    heat = TEMPERATURES | {"hard": tuple(hard)}
     tables, made = out / "tables", out / "guided" / "made.json"
 
     for world in progress_bar(worlds, desc="worlds"):
         began = time.process_time()
         if world == 0:
-            found = chosen(searched(given, RATES[4:5] if tiny else rates))
+            found = chosen(searched(given, RATES[4:5] if tiny else rates, heat))
             render.write_table(tables, "guided_search", found)
             if not tiny:
-                check_edges(found, rates)
+                check_edges(found, rates, heat)
         else:
             search = pd.read_csv(tables / "guided_search.csv")
             measured = measured_world(given, world, search, rule)
@@ -255,10 +258,15 @@ def head_of(
 # ---- the search ----------------------------------------------------------------------------------
 
 
-def searched(profile: profiles.Profile, rates: Sequence[float]) -> pd.DataFrame:
+def searched(
+    profile: profiles.Profile,
+    rates: Sequence[float],
+    heat: Mapping[str, Sequence[float]],
+) -> pd.DataFrame:
     """Return the errors of every setting in world 0, as means over heads, and of Retrained.
 
-    rates: learning rates. One that makes a head diverge is left out.
+    rates: learning rates. One that makes a head diverge is left out. heat: T for each kind of
+    labels.
     """
     rows = []
     for split in profile["splits"]:
@@ -271,7 +279,7 @@ def searched(profile: profiles.Profile, rates: Sequence[float]) -> pd.DataFrame:
         for kind, labels in {"hard": None, "guided": guided_labels(study)}.items():
             points = [
                 {"temperature": T, "gate": gate, "tail": tail}
-                for T, gate, tail in product(TEMPERATURES[kind], GATES, TAILS)
+                for T, gate, tail in product(heat[kind], GATES, TAILS)
                 if T > 1 or (gate == 1 and tail == 0)  # at T = 1 they change nothing
             ]
             for seed, lr in product(HEAD_SEEDS, rates):
@@ -338,12 +346,16 @@ def chosen(search: pd.DataFrame) -> pd.DataFrame:
     return found[SEARCH]
 
 
-def check_edges(search: pd.DataFrame, rates: Sequence[float] = RATES) -> None:
+def check_edges(
+    search: pd.DataFrame,
+    rates: Sequence[float] = RATES,
+    heat: Mapping[str, Sequence[float]] = TEMPERATURES,
+) -> None:
     """Raise UserError if a chosen rate or T is at an end of the grid, other than T = 1."""
     for _, row in search[search[[*RULES]].any(axis=1)].iterrows():
         for dial, ends in (
             ("lr", (rates[0], rates[-1])),
-            ("temperature", TEMPERATURES[row["labels"]][-1:]),
+            ("temperature", heat[row["labels"]][-1:]),
         ):
             if row[dial] in ends:
                 raise UserError(f"{row['labels']}, {row['split']}: {dial} {row[dial]:g}: grow it")
@@ -595,6 +607,7 @@ OPTIONS: script.Options = {
     "--data": {"help": "folder with TOFU's files, or hub; in place of the profile's"},
     "--worlds": {"type": int, "nargs": "+", "default": [0, 4, 5, 6, 7, 1, 2, 3]},
     "--rates": {"type": float, "nargs": "+", "default": [*RATES], "help": "learning rates"},
+    "--hard": {"type": float, "nargs": "+", "default": [*TEMPERATURES["hard"]], "help": "T"},
     "--rule": {"choices": [*RULES], "default": "chosen"},
     "--splits": {"nargs": "+", "default": [*SPLITS], "choices": SPLITS},
     "--out": {"type": Path, "default": Path("out/cpu-worlds")},
