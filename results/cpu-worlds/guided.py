@@ -49,8 +49,9 @@ The claims: T3 (least) meets the first five and T3 (guided) all seven, each in a
 worlds 4 to 7 on both splits. Worlds 1 to 3 had been seen in a trial with other settings.
 
 A profile whose base models are given (DIR has TOFU's files) has one world: 0 is the search, 1 the
-measurement on the same rows, beside the other retrained model and with the first of its heads. There the grid is other rates,
-and with the paper's labels higher T: a first search up to T = 2 chose T = 2.
+measurement on the same rows, beside the other retrained model and with the first of its heads.
+There the grid has other rates and, with the paper's labels, higher T: a first search up to T = 2
+chose T = 2.
 
 It writes below --out: tables/guided_search.csv, guided_each.csv (a row for each model),
 guided_texts.csv (which rows leak in free text), guided.csv (means over worlds with 95% intervals),
@@ -170,8 +171,8 @@ def make(
 ) -> None:  # fmt: skip
     """Search in world 0, and measure the chosen settings in other worlds; write all tables.
 
-    data: in place of the profile's. hard: T with the paper's labels. rule: one of `RULES`; with "chosen" also the models that they
-    are compared with. tiny: models that know nothing, to try it.
+    data: in place of the profile's. hard: T with the paper's labels. rule: one of `RULES`; with
+    "chosen" also the models that they are compared with. tiny: models that know nothing, to try it.
     """
     results.check_clean(out)
     given = profiles.override(profiles.load_profile(profile), data=data, splits=splits)
