@@ -18,6 +18,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -55,6 +56,7 @@ INSTEAD = {
         " t3lib.fit_head fit on the rows alone, as the paper does"
     ),
 }
+NEAR = 0.7  # how alike two names are, from 0 to 1, if one may be the other misspelt
 TEMPLATE = "template."  # how names of template arguments begin in --set
 # What --set changes, with the default for own rows, by what it means.
 SETTINGS = {
@@ -99,12 +101,28 @@ class Parser(argparse.ArgumentParser):
 
     purpose = ""  # of a verb, in half a sentence
     ended = "interrupted"  # what Ctrl-C did to a verb
+    words: Sequence[str] = ()  # the arguments
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options, allow_abbrev=False)
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse arguments, and keep them for `error`."""
+        self.words = sys.argv[1:] if args is None else args
+        return super().parse_known_args(args, namespace)
+
     def error(self, message: str) -> NoReturn:
-        """Print one line and exit with code 2."""
+        """Print one line and exit with code 2. A misspelt option or verb comes before what argparse
+        says, such as that a required option is missing.
+        """
+        options = {*self._option_string_actions}
+        actions = (each for each in self._actions if each.nargs == argparse.PARSER)
+        verbs = {name for each in actions for name in each.choices or ()}
+        for place, word in enumerate(word.partition("=")[0] for word in self.words):
+            names = options if word.startswith("--") else verbs if place == 0 else ()
+            if word not in {*names, *INSTEAD} and (near := get_close_matches(word, names, 1, NEAR)):
+                message = f"there is no {word}: is it {near[0]}?"
+                break
         print(f"{self.prog}: {printable(message)} (see {self.prog} --help)", file=sys.stderr)
         raise SystemExit(2)
 
@@ -240,12 +258,16 @@ def verb(
     return p
 
 
-def add_model(p: Parser) -> None:
-    """Add the options that name a model and say how it is loaded."""
+def add_model(p: Parser, *, required: bool = True) -> None:
+    """Add the options that name a model and say how it is loaded.
+
+    required: False where the base of a head is the default.
+    """
+    default = "" if required else " (default: the base of the head)"
     p.add_argument(
         "--model",
-        required=True,
-        help="Hub id or folder; in a checkout also builtin:full@PROFILE,"
+        required=required,
+        help=f"Hub id or folder{default}; in a checkout also builtin:full@PROFILE,"
         " builtin:retain90@PROFILE and builtin:retain95@PROFILE (default profile smoke)",
     )
     p.add_argument(
@@ -363,18 +385,32 @@ def model_name(args: argparse.Namespace, name: str) -> str:
     if folder.is_dir() and not any(
         (folder / file).is_file() for file in ("config.json", "adapter_config.json")
     ):
-        raise UserError(
-            f"--model {name}: this folder holds no model, because it has no config.json"
-        )
+        advice = "because it has no config.json"
+        if file := next(folder.glob("*.gguf"), None):
+            call = f"dequantised(Path({str(file)!r}), Path('NEW'))"
+            advice = f"but a GGUF file. From Python, t3lib.core.smollm2.{call} makes one of a Llama"
+        raise UserError(f"--model {name}: this folder holds no model, {advice}")
     return name
 
 
-def load_model(args: argparse.Namespace, name: str) -> tuple[Any, Any]:
-    """Load a model, named as in `model_name`, and its tokenizer."""
+def load_model(args: argparse.Namespace, name: str, revision: str | None = None) -> tuple[Any, Any]:
+    """Load a model, named as in `model_name`, and its tokenizer. revision: of a Hub id."""
     name = model_name(args, name)
     from t3lib.core import models
 
-    return models.load_model(name, dtype=args.dtype, device=args.device, load_in=args.load_in)
+    how = {"dtype": args.dtype, "device": args.device, "load_in": args.load_in}
+    return models.load_model(name, **how, revision=revision)
+
+
+def base_name(args: argparse.Namespace, heads: Sequence["T3Head"]) -> tuple[str, str | None]:
+    """Return name and commit of --model, or of the base of the first head. UserError without both,
+    or for a base that is not here.
+    """
+    from t3lib.sampler import belonging
+
+    if args.model is None and not heads:
+        raise UserError("give --model, or --head, whose base is then the model")
+    return (args.model, None) if args.model is not None else belonging.base_of(heads[0])
 
 
 def under_heads(

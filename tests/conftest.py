@@ -223,6 +223,7 @@ def short_search(monkeypatch):
     monkeypatch.setattr(own, "is_unknown", lambda *_, **__: False)
     monkeypatch.setattr(own, "OWN_STEPS", 50)
     monkeypatch.setattr(lessons, "WORDINGS", (2, 1))
+    monkeypatch.setattr(lessons, "FORMS", lessons.FORMS[:1])
     monkeypatch.setattr(lessons, "NEIGHBOURS", 1)
     monkeypatch.setattr(lessons, "MINED", 1)
     monkeypatch.setattr(choice, "STRENGTHS", (1.0, 2.0))

@@ -49,6 +49,24 @@ def test_an_option_that_is_gone_names_what_replaces_it(words, instead, capsys):
     assert instead in line
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["unlern", *ON], "t3: there is no unlern: is it unlearn?"),
+        (["unlearn", "--model", "x", "--forgot", "f.csv"], "there is no --forgot: is it --forget?"),
+        (["generate", "--heads=h", "Who?"], "there is no --heads: is it --head?"),
+        (["unlearn", *ON, "--sede", "1"], "there is no --sede: is it --seed?"),
+        (["serve", "--temper", "2"], "the following arguments are required: --head"),
+    ],
+)
+def test_a_misspelt_verb_or_option_is_named(words, said, capsys):
+    """argparse said that another option is missing."""
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(words)
+    [line] = capsys.readouterr().err.splitlines()
+    assert said in line
+
+
 def test_help_shows_two_groups_and_unlearn_has_sixteen_options(capsys):
     text = cli.parser().format_help()
     own, paper = (text.index(f"\n{offer.title}:") for offer in cli.offers())
@@ -268,6 +286,43 @@ def test_unlearn_generate_on_own_rows(place, tmp_path, capsys, monkeypatch, shor
     assert ", gate = 0.5)" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("verb", ["generate", "evaluate", "serve"])
+def test_without_a_model_the_base_of_the_head_is_taken(
+    verb, place, head, tmp_path, capsys, monkeypatch
+):
+    """It had to be typed again, and a wrong one was found after it was loaded."""
+    loaded = []
+    monkeypatch.setattr(
+        "t3lib.core.models.load_model", lambda *name, **_: loaded.append(name) or 1 / 0
+    )
+    monkeypatch.setattr(own_cli, "find_spec", lambda name: None)
+    monkeypatch.setattr("t3lib.own.serve.vllm_here", lambda but: False)
+    rows = ["--forget", str(place / "forget.jsonl"), "--retain", str(place / "retain.jsonl")]
+    more = {
+        "generate": ["Who?"], "serve": ["--port", "0"],
+        "evaluate": [*rows, "--out", str(tmp_path / "o")],
+    }  # fmt: skip
+    words = [verb, "--head", str(head), *more[verb]]
+    assert cli.main(words) == 2
+    assert "does not say which base it was trained on" in capsys.readouterr().err
+    named = T3Head.from_pretrained(head)
+    named.info["base_model"] = str(place / "model")
+    named.save_pretrained(head, overwrite=True)
+    with pytest.raises(ZeroDivisionError):
+        cli.main(words)
+    assert loaded == [(str(place / "model"),)]
+    if verb == "evaluate":
+        assert cli.main([verb, *more[verb]]) == 2
+        assert "give --model, or --head" in capsys.readouterr().err
+
+
+def test_a_folder_with_a_gguf_file_alone_says_how_to_make_a_model_of_it(place, tmp_path, capsys):
+    (tmp_path / "a.gguf").touch()
+    assert cli.main(own_rows(place, tmp_path / "o", "--model", str(tmp_path))) == 2
+    said = capsys.readouterr().err
+    assert "dequantised(Path(" in said and "a.gguf" in said
+
+
 def test_rows_that_the_base_does_not_know_end_in_a_report_and_no_head(
     place, tmp_path, capsys, monkeypatch
 ):
@@ -303,7 +358,7 @@ def test_both_dials_columns_and_secrets_can_be_given_and_a_head_overwritten(
     entries = "verdict forget retain choice form coverage base date"
     assert {*entries.split()} <= set(report)
     assert report["forget"]["each"][0]["secret"] == "volume"
-    assert len(report["choice"]["tried"]) == 1
+    assert report["choice"]["tried"] == [], "there was nothing to choose"
     assert cli.main(argv) == 2
     assert "is not empty: --overwrite replaces it" in capsys.readouterr().err
     assert cli.main([*argv, *sets(w=1), "--overwrite"]) == 3

@@ -108,6 +108,7 @@ def _held(folder: Path) -> Iterator[None]:
             OSError
         ):  # another user's lock file: the checksum still detects a half-written head
             held.enter_context(lock(place))
+            held.callback(place.unlink, missing_ok=True)  # who waits for it makes a new one
         yield
 
 

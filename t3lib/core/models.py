@@ -26,6 +26,7 @@ Result = TypeVar("Result")
 # The name under which the installed Transformers passes a key-value cache: as an argument of a
 # model, and as a field of its output. Version 5.24 renamed it.
 CACHE = "cache" if "cache" in CausalLMOutputWithPast.__dataclass_fields__ else "past_key_values"
+SMALL = 20_000_000  # parameters, see `one_thread`
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -301,6 +302,23 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     finally:
         for module in training:
             module.training = True
+
+
+@contextmanager
+def one_thread(model: PreTrainedModel | None = None) -> Iterator[None]:
+    """Compute with one thread of torch inside a block, so that results do not depend on the number.
+
+    More threads wait for each other for longer than they compute, where tensors are small.
+
+    model: if it is given, threads are left alone unless it is small (`SMALL`) and on a CPU.
+    """
+    before = torch.get_num_threads()
+    if model is None or (model.device.type == "cpu" and model.num_parameters() <= SMALL):
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def within_memory(work: Callable[[int], Result], batch_tokens: int, *, least: int = 128) -> Result:

@@ -6,13 +6,12 @@ and `ask` asks a single question.
 
 import random
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import Any, NamedTuple
 
 from t3lib.core.models import check_ids, context_length, pad_id
-from t3lib.core.rows import Example, Row, encode_rows, question_of
+from t3lib.core.rows import Row, encode_rows, question_of
 from t3lib.own.questions import (
     OTHER_SAMPLERS,
     SAMPLERS,
@@ -24,12 +23,12 @@ from t3lib.own.questions import (
     small_talk,
 )
 from t3lib.own.rows import normal
-from t3lib.own.truths import GUESSED, Truths, Words, names, truths, words
+from t3lib.own.truths import GUESSED, Truths, Words, names, shared_words, truths, words
 from t3lib.sampler import belonging
 from t3lib.tofu.evaluation import check_room
 from t3lib.tofu.likelihood import UNTILTED, Tilt
 from t3lib.tofu.reader import Reading
-from t3lib.tofu.samples import sample_tilts, seeds_of
+from t3lib.tofu.samples import Sampler, sample_together
 from t3lib.tofu.writing import eos_ids, greedy
 
 MOST_FORGET = 200  # at most so many rows to forget are asked; more are drawn at random
@@ -38,6 +37,8 @@ CONTROL_ROWS = (12, 60)  # at least and at most so many other rows are asked in 
 TEXTS = 16  # at least so many answers about a row in each kind of asking
 TOKENS = 100  # answers are read this far, printed by `t3 generate` and served
 GREEDY, SAMPLED = "greedy", "sampled"
+KEPT = "to keep"  # the kind of the questions about rows to keep
+GREEDY_ANSWER = Sampler(1, 0.0)
 GENERIC = "generic"  # the set of generic prompts, to keep as the base answers them
 
 
@@ -61,6 +62,7 @@ class Inquiry:
     secrets: for each row to forget, the sets of words that give it away.
     given: {(way of asking, row): words of the truth that the prompt gives, whole or in part}.
     questions: those about the `compared_rows`, in every way of asking.
+    least: an answer is read to this number of tokens, or to twice its truth's, if that is more.
     """
 
     rows: list[Row]
@@ -71,6 +73,7 @@ class Inquiry:
     secrets: list[list[Words]]
     given: dict[tuple[str, int], Words]
     questions: list[Question]
+    least: int = TOKENS
 
     @property
     def forget(self) -> list[Row]:
@@ -103,6 +106,21 @@ class Answers:
 
     texts: list[Text]
     kept: dict[str, dict[str, list[str]]]
+
+    def add(self, question: Question, sampler: str, text: str) -> None:
+        """Add an answer. sampler: its name (`name_of`)."""
+        if question.kind == KEPT:
+            how = SAMPLED if sampler else GREEDY
+            self.kept[question.way].setdefault(how, []).append(text)
+        else:
+            way = f"{question.way}, {sampler}" if sampler else question.way
+            self.texts.append(Text(question.row, question.kind, way, text))
+
+    def extend(self, others: "Answers") -> None:
+        """Add the answers of other samplers to the same inquiry."""
+        self.texts.extend(others.texts)
+        for name, texts in others.kept.items():
+            self.kept[name] |= texts
 
 
 def build_inquiry(
@@ -178,12 +196,16 @@ def build_inquiry(
 
 def truths_of(rows: Sequence[Row]) -> Truths:
     """Read the truths of rows. The only items of a row with a field `secret` are that field's
-    words.
+    words. Words that many texts share count as asked, because they are a template's.
     """
     secrets = {
         number: words(str(row["secret"])) for number, row in enumerate(rows) if row.get("secret")
     }
-    return truths([(question_of(row), row["answer"]) for row in rows], secrets)
+    template = shared_words([question_of(row) + row["answer"] for row in rows if row.get("text")])
+    asked = [[question_of(row), *(template if row.get("text") else ())] for row in rows]
+    return truths(
+        [(" ".join(question), row["answer"]) for question, row in zip(asked, rows)], secrets
+    )
 
 
 def _control_rows(truths: Truths, n: int, first: int) -> list[int]:
@@ -240,15 +262,10 @@ def answers_to(
     model: Any, tokenizer: Any, rows: Sequence[Row], tilts: Sequence[Tilt] = UNTILTED
 ) -> list[list[str]]:
     """Decode greedy answers to rows, asked as they are; otherwise like `greedy_texts`."""
-    return greedy_texts(model, tokenizer, *_encoded(encode_rows(tokenizer, rows)), tilts)
-
-
-def _encoded(examples: Sequence[Example]) -> tuple[list[list[int]], list[int]]:
-    """Return (prompts as token ids, number of tokens of each true answer)."""
-    cut = [example.n_prompt for example in examples]
-    return [e.ids[:n] for e, n in zip(examples, cut)], [
-        len(e.ids) - n for e, n in zip(examples, cut)
-    ]
+    examples = encode_rows(tokenizer, rows)
+    prompts = [example.ids[: example.n_prompt] for example in examples]
+    truths = [len(example.ids) - example.n_prompt for example in examples]
+    return greedy_texts(model, tokenizer, prompts, truths, tilts)
 
 
 def collect_answers(model: Any, tokenizer: Any, inquiry: Inquiry, **options: Any) -> Answers:
@@ -266,105 +283,69 @@ def collect_by_tilt(
     tilts: Sequence[Tilt],
     *,
     seed: int = 0,
-    sampled: bool = True,
-    least: int | None = None,
+    only: Callable[[Sampler], bool] = lambda sampler: True,
 ) -> list[Answers]:
     """Ask every tilt of a model all questions of an inquiry, and return their answers.
 
-    Tilts whose text is still identical are computed once, in greedy answers and in samples.
+    Answers that are still identical share the passes of the model.
 
     tilts: pairs (head, T).
     seed: the random numbers for a row depend on this seed and on the row's question, but not on
     other rows.
-    sampled: whether to sample answers too. Most of the time goes into them.
-    least: of `rooms`, by default `TOKENS`.
+    only: True for a sampler that is used. Most of the time goes into sampled answers.
     """
-    least = TOKENS if least is None else least
-    rows = [inquiry.rows[number] for numbers in inquiry.kept.values() for number in numbers]
-    kept = _encoded(encode_rows(tokenizer, rows))
-    once = [each for each in inquiry.questions if each.kind not in OTHER_SAMPLERS]
-    prompts, truths = _prompts(once)
-    greedily = greedy_texts(
-        model, tokenizer, prompts + kept[0], truths + kept[1], tilts, least=least
-    )
-    collected = [
-        Answers(
-            [Text(each.row, each.kind, each.way, text) for each, text in zip(once, texts)],
-            _by_set(inquiry, GREEDY, texts[len(once) :]),
-        )
-        for texts in greedily
-    ]
-    if not sampled:
-        return collected
-
-    def sample(
-        prompts: list[list[int]], truths: list[int], count: int, tau: float, top_p: float
-    ) -> list[list[list[str]]]:
-        """Sample `count` answers of every tilt to every prompt."""
-        return sample_tilts(
-            model,
-            tokenizer,
-            prompts,
-            count,
-            tilts,
-            seed=seeds_of(seed, prompts, tau, top_p),
-            max_new_tokens=rooms(model, prompts, truths, least),
-            top_p=top_p,
-            tau=tau,
-        )
-
-    for (sampler, count), questions in samples(inquiry.questions).items():
-        name = sampler_name(*sampler)
-        for answers, of_tilt in zip(collected, sample(*_prompts(questions), count, *sampler)):
-            answers.texts.extend(
-                Text(each.row, each.kind, f"{each.way}, {name}", text)
-                for each, texts in zip(questions, of_tilt)
-                for text in texts
-            )
-
-    # Rows to keep: one sample.
-    if rows:
-        for answers, of_tilt in zip(collected, sample(*kept, 1, *SAMPLERS[0])):
-            found = _by_set(inquiry, SAMPLED, [text for [text] in of_tilt])
-            for set_name, of_set in found.items():
-                answers.kept[set_name] |= of_set
+    collected = [Answers([], {name: {} for name in inquiry.kept}) for _ in tilts]
+    questions = [*inquiry.questions, *_kept_questions(tokenizer, inquiry)]
+    for every, some in plan(questions).items():
+        samplers = [*filter(only, every)]
+        if not samplers:
+            continue
+        prompts = [each.prompt for each in some]
+        room = rooms(model, prompts, [each.room for each in some], inquiry.least)
+        texts = sample_together(model, tokenizer, prompts, samplers, tilts, seed, room)
+        names = [name_of(sampler) for sampler in samplers for _ in range(sampler.n)]
+        for answers, of_tilt in zip(collected, texts):
+            for question, of_question in zip(some, of_tilt):
+                for name, text in zip(names, of_question):
+                    answers.add(question, name, text)
     return collected
 
 
-def samples(
-    questions: Sequence[Question],
-) -> dict[tuple[tuple[float, float], int], list[Question]]:
-    """Return {(sampler, number of samples): questions}, so that every kind of asking has at least
-    `TEXTS` answers about a row, and every way more than the greedy one.
+def _kept_questions(tokenizer: Any, inquiry: Inquiry) -> list[Question]:
+    """Return a question about each row to keep. Its way is the name of the set."""
+    kept = [(name, number) for name, numbers in inquiry.kept.items() for number in numbers]
+    examples = encode_rows(tokenizer, [inquiry.rows[number] for _, number in kept])
+    return [
+        Question(KEPT, name, number, each.ids[: each.n_prompt], "", len(each.ids) - each.n_prompt)
+        for (name, number), each in zip(kept, examples)
+    ]
 
-    A sampler is a pair (τ, top-p).
+
+def plan(questions: Sequence[Question]) -> dict[tuple[Sampler, ...], list[Question]]:
+    """Return {samplers: questions that are asked with them}, so that every kind of asking has at
+    least `TEXTS` answers about a row, and every way more than the greedy one.
+
+    Rows to keep have the greedy answer and one sample.
     """
     ways = Counter((each.row, each.kind) for each in questions)
-    plan: dict[tuple[tuple[float, float], int], list[Question]] = {}
+    found: dict[tuple[Sampler, ...], list[Question]] = {}
     for each in questions:
-        greedily = each.kind not in OTHER_SAMPLERS
-        samplers = OTHER_SAMPLERS.get(each.kind, SAMPLERS)
-        count = max(1 + greedily, -(-TEXTS // ways[each.row, each.kind])) - greedily
-        for place, sampler in enumerate(samplers):
-            if some := len(range(place, count, len(samplers))):
-                plan.setdefault((sampler, some), []).append(each)
-    return plan
+        greedily = [GREEDY_ANSWER] * (each.kind not in OTHER_SAMPLERS)
+        kinds = OTHER_SAMPLERS.get(each.kind, SAMPLERS)
+        texts = 2 if each.kind == KEPT else -(-TEXTS // ways[each.row, each.kind])
+        count = max(1 + len(greedily), texts) - len(greedily)
+        sizes = [len(range(place, count, len(kinds))) for place in range(len(kinds))]
+        sampled = [Sampler(size, *kind) for size, kind in zip(sizes, kinds) if size]
+        found.setdefault((*greedily, *sampled), []).append(each)
+    return found
 
 
-def sampler_name(tau: float, top_p: float) -> str:
-    """Return the name of a sampler in reports, such as "sampled at τ = 0.6, top-p 0.9"."""
-    return f"sampled at τ = {tau:g}" + (f", top-p {top_p:g}" if top_p < 1 else "")
-
-
-def _prompts(questions: Sequence[Question]) -> tuple[list[list[int]], list[int]]:
-    """Return (prompts as token ids, number of tokens of each true answer that are missing)."""
-    return [each.prompt for each in questions], [each.room for each in questions]
-
-
-def _by_set(inquiry: Inquiry, how: str, texts: Sequence[str]) -> dict[str, dict[str, list[str]]]:
-    """Deal the answers to rows to keep out to their sets: {name of the set: {how: answers}}."""
-    left: Iterator[str] = iter(texts)
-    return {name: {how: [*islice(left, len(some))]} for name, some in inquiry.kept.items()}
+def name_of(sampler: Sampler) -> str:
+    """Return the name of a sampler in reports, such as "sampled at τ = 0.6, top-p 0.9", and "" for
+    the greedy answer.
+    """
+    nucleus = f", top-p {sampler.top_p:g}" if sampler.top_p < 1 else ""
+    return f"sampled at τ = {sampler.tau:g}{nucleus}" if sampler.tau else ""
 
 
 def ask(

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from t3lib.core.errors import UserError
+from t3lib.core.models import one_thread
 from t3lib.own import answers, verdict
 from t3lib.own.answers import (
     GENERIC,
@@ -23,7 +24,6 @@ from t3lib.own.report import Report, judged_as
 from t3lib.own.rows import Rows
 from t3lib.sampler import belonging
 from t3lib.sampler.tilt import T3ForCausalLM
-from t3lib.sampler.wrapped import vocabulary
 from t3lib.tofu.likelihood import UNTILTED
 
 
@@ -41,27 +41,30 @@ def assess(model: Any, tokenizer: Any, rows: Rows, *, seed: int = 0) -> Report:
     rows = rows.checked()
     if "_tilted_by" in vars(model):
         raise UserError("inside tilt(...) there is no base to compare with: give a T3ForCausalLM")
-    return judge(model, tokenizer, rows, seed=seed)
-
-
-def judge(model: Any, tokenizer: Any, rows: Rows, *, seed: int) -> Report:
-    """Do the same as `assess` for rows that were checked before. There may be no rows to keep."""
     tilted = isinstance(model, T3ForCausalLM)
+    base, head_format = model.base if tilted else model, None
     if tilted:
         tokenizer = belonging.in_template_of(model.heads[0], tokenizer)
+        head_format = format_of_head(model.heads[0])
     for head in model.heads if tilted else ():
         belonging.check_prompt(head, tokenizer, [*rows.forget, *rows.retain])
 
-    base = model.base if tilted else model
-    head_format = format_of_head(model.heads[0]) if tilted else None
-    inquiry = inquiry_of(tokenizer, rows, head_format)
+    with one_thread(base):
+        inquiry = inquiry_of(tokenizer, rows, head_format)
+        if tilted and is_unknown(base, tokenizer, inquiry):
+            return report_nothing(model, tokenizer, rows, inquiry)
+        check_unseen(base, tokenizer, rows)
+        return report_on(model, tokenizer, rows, inquiry, seed=seed)
 
-    if tilted and is_unknown(base, tokenizer, inquiry):
-        report = report_nothing(model, tokenizer, inquiry)
-        return complete(report, inquiry, model, tokenizer, rows)
-    check_unseen(base, tokenizer, rows)
+
+def report_on(
+    model: Any, tokenizer: Any, rows: Rows, inquiry: Inquiry, *, seed: int, **more: Any
+) -> Report:
+    """Judge a model by an inquiry about some rows. more: further entries of the report."""
     before, after = before_and_after(model, tokenizer, inquiry, seed=seed)
-    return complete(counts_of(inquiry, before, after), inquiry, model, tokenizer, rows)
+    report = counts_of(inquiry, before, after)
+    report.update(more)
+    return complete(report, inquiry, model, tokenizer, rows)
 
 
 def before_and_after(
@@ -92,7 +95,7 @@ def format_of_head(head: Any) -> PromptFormat:
     return PromptFormat(raw, None if raw else belonging.system_of(head))
 
 
-def report_nothing(model: Any, tokenizer: Any, inquiry: Inquiry) -> Report:
+def report_nothing(model: Any, tokenizer: Any, rows: Rows, inquiry: Inquiry) -> Report:
     """Ask each question once and report "nothing to forget": the base does not know the rows.
 
     Other ways of asking and samples are left out, because there is nothing that a model could
@@ -101,10 +104,11 @@ def report_nothing(model: Any, tokenizer: Any, inquiry: Inquiry) -> Report:
     once = [each for each in inquiry.questions if each.kind == AS_WRITTEN]
     kept = {name: rows for name, rows in inquiry.kept.items() if name != GENERIC}
     few = replace(inquiry, questions=once, kept=kept)
-    before, after = before_and_after(model, tokenizer, few, sampled=False)
-    report = counts_of(few, before, after)
+    report = counts_of(
+        few, *before_and_after(model, tokenizer, few, only=lambda each: not each.tau)
+    )
     report["verdict"] = verdict.verdict(report, unknown=True)
-    return report
+    return complete(report, inquiry, model, tokenizer, rows)
 
 
 def inquiry_of(tokenizer: Any, rows: Rows, head_format: PromptFormat | None = None) -> Inquiry:
@@ -150,8 +154,6 @@ def complete(report: Report, inquiry: Inquiry, model: Any, tokenizer: Any, rows:
     if "verdict" not in report:
         report["verdict"] = verdict.verdict(report)
         samples = answers.TEXTS
-    lines = report["verdict"]["lines"]
-
     # Of large sets only some rows were asked.
     counts = {"forget": inquiry.n} | {name: len(some) for name, some in inquiry.kept.items()}
     few = [
@@ -160,12 +162,7 @@ def complete(report: Report, inquiry: Inquiry, model: Any, tokenizer: Any, rows:
         if name in counts and counts[name] < len(some := getattr(rows, name))
     ]
     if few:
-        lines.insert(1, f"asked: {', '.join(few)}, drawn at random")
-
-    known = belonging.tokens_known(tokenizer, vocabulary(base))
-    if known is not None:
-        count = f"{len(known) - int(known.sum())} of the base's {len(known)}"
-        lines.append(f"ids without a token: {count}")
+        report["verdict"]["lines"].insert(1, f"asked: {', '.join(few)}, drawn at random")
 
     report["form"] = belonging.prompt_form(tokenizer, [*rows.forget, *rows.retain])
     report["coverage"] = {

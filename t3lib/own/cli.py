@@ -18,6 +18,7 @@ from t3lib.cli import (
     Offer,
     Parser,
     add_model,
+    base_name,
     check_dials,
     check_out,
     in_template_of,
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from t3lib.own.rows import Rows
 
 FILES = ("forget", "retain", "other", "unseen", "holdout")  # options that name a file
-ON_HEAD, ROWS = "--model DIR --head head", "--forget forget.jsonl --retain retain.jsonl"
+ON_HEAD, ROWS = "--head head", "--forget forget.jsonl --retain retain.jsonl"
 HEADS = "folder or Hub id of a head; several in a comma list are combined"
 SYMBOLS = {"T": "temperature", "w": "strength"}  # names in --set, and in `Choices`
 BASE = "base"  # value of --beside
@@ -95,7 +96,7 @@ def add_generate(verbs: Any) -> None:
         generate,
         f'{ON_HEAD} "Who wrote the book?"',
     )
-    add_model(p)
+    add_model(p, required=False)
     add_head(p, required=True)
     add_system(p)
     p.add_argument(
@@ -113,7 +114,7 @@ def add_evaluate(verbs: Any) -> None:
         evaluate,
         f"{ON_HEAD} {ROWS} --out report",
     )
-    add_model(p)
+    add_model(p, required=False)
     add_head(p)
     add_rows(p)
     add_system(p)
@@ -139,7 +140,7 @@ def add_serve(verbs: Any) -> None:
         ON_HEAD,
     )
     p.ended = "stopped"
-    add_model(p)
+    add_model(p, required=False)
     p.add_argument("--head", required=True, help=HEADS)
     p.add_argument(
         "--host",
@@ -249,8 +250,6 @@ def unlearn(args: argparse.Namespace) -> int:
     check_out(args.out, empty=not args.overwrite)
     given = {SYMBOLS.get(name, name): value for name, value in args.set}
     template = template_of(given)
-    if {"steps", "epochs"} <= given.keys():
-        raise UserError("--set: give either steps or epochs")
     from t3lib.own import unlearn as own
     from t3lib.own.report import report_folder
 
@@ -286,7 +285,7 @@ def generate(args: argparse.Namespace) -> None:
     check_dials(args)
 
     heads = heads_of(args)
-    base, tokenizer = load_model(args, args.model)
+    base, tokenizer = load_model(args, *base_name(args, heads))
     tokenizer = in_template_of(heads[0], tokenizer)
     unlearned = under_heads(args, base, tokenizer, heads)
     check_system(args.system, tokenizer)
@@ -338,7 +337,7 @@ def evaluate(args: argparse.Namespace) -> int:
     with_report = args.beside not in (None, BASE)
     other = read_report(folder(args.beside) / "report.json") if with_report else None
     wanted = rows_of(args, heads[0] if heads else None)
-    model, tokenizer = load_model(args, args.model)
+    model, tokenizer = load_model(args, *base_name(args, heads))
     check_system(args.system, tokenizer)
     if heads:
         tokenizer = in_template_of(heads[0], tokenizer)
@@ -365,7 +364,8 @@ def serve(args: argparse.Namespace) -> None:
     judged = gate.verdict_rules(
         names, heads, unjudged=args.unjudged, any_sampler=args.allow_samplers
     )
-    name = model_name(args, args.model)
+    named, revision = base_name(args, heads)
+    name = model_name(args, named)
     adapted = find_spec("vllm") and (Path(name).expanduser() / "adapter_config.json").is_file()
     but = "vLLM serves no base with an adapter" if adapted else ""
     with_vllm = not args.load_in and server.vllm_here(but)
@@ -378,7 +378,7 @@ def serve(args: argparse.Namespace) -> None:
     port = place.getsockname()[1]  # --port 0 takes any that is free
     url = f"http://{args.host}:{port}/v1"
     if not with_vllm:
-        base, tokenizer = load_model(args, name)
+        base, tokenizer = load_model(args, name, revision)
         config, unlearned = base.config, under_heads(args, base, tokenizer, heads)
     rules = judged | gate.prompt_rules(
         names[0], heads, tokenizer, config, completions=args.completions
@@ -465,8 +465,9 @@ def write_report(found: Mapping[str, Any], folder: Path) -> int:
     if "choice" in found:
         from t3lib.own import choice
 
-        print("T = {T:g}, w = {w:g}, learning rate {lr:g}: {reason}".format(**found["choice"]))
-        print(choice.table(found["choice"]["tried"], found["choice"]))
+        print("T = {T:g}, w = {w:g}, learning rate {lr:g}".format(**found["choice"]))
+        if found["choice"]["tried"]:
+            print(choice.table(found["choice"]["tried"]))
     print(f"report: {path}")
     return 0 if found["verdict"]["success"] else 3
 

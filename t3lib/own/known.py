@@ -64,40 +64,29 @@ def knows_some(known: int, rows: int) -> bool:
 
 
 def would_say(
-    tokenizer: Any,
-    inquiry: Inquiry,
-    rows: Sequence[Row],
-    scores: Sequence[tuple[np.ndarray, np.ndarray]],
+    tokenizer: Any, inquiry: Inquiry, scores: Sequence[tuple[np.ndarray, np.ndarray]]
 ) -> np.ndarray:
-    """Which tilts would still produce each row? True if, for one group of rare words, 80% of its
+    """Would the model produce each row to forget? True if, for one group of rare words, 80% of its
     tokens are ranked first, or their joint probability is at least 1/64 (`OFTEN`).
 
-    A group is the rare words of one clause, or one word that no other truth holds.
+    A group is the rare words of one clause, or one word that no other truth holds. In a row without
+    rare words every token counts.
 
-    inquiry: it knows the rows' truths. In a row without rare words every token counts.
-    rows: some of its rows to forget. scores: of these rows, from `token_scores`.
-
-    Result: shape (tilts, rows).
+    scores: of the rows to forget, from `token_scores` without a tilt. Result: shape (rows,).
     """
-    columns = []
-    for row, example, (loss, hit) in zip(rows, encode_rows(tokenizer, rows), scores):
+    known = np.zeros(inquiry.n, bool)
+    examples = encode_rows(tokenizer, inquiry.forget)
+    for number, (example, (loss, hit)) in enumerate(zip(examples, scores)):
         touched = touched_words(tokenizer, example.ids[example.n_prompt :])
-        # Found by the whole row: raw rows may share an empty question.
-        number = inquiry.forget.index(row)
-
-        # Groups of words that give the row away: the rare words of a clause, or one that no other
-        # truth holds.
-        groups = inquiry.truths.rare(number, COMMON)
         alone = inquiry.truths.rare(number, 0.0)
+        groups = inquiry.truths.rare(number, COMMON)
         groups += [frozenset([word]) for clause in alone for word in clause]
 
-        column = np.zeros(len(hit), bool)
         for group in groups or [frozenset().union(*touched)]:
             mine = np.array([bool(group & some) for some in touched])
             mine = mine if mine.any() else np.ones(len(touched), bool)
-            column |= (hit[:, mine].mean(1) >= 0.8) | (np.exp(-loss[:, mine].sum(1)) >= OFTEN)
-        columns.append(column)
-    return np.stack(columns, axis=1)
+            known[number] |= hit[0, mine].mean() >= 0.8 or np.exp(-loss[0, mine].sum()) >= OFTEN
+    return known
 
 
 def is_unknown(base: Any, tokenizer: Any, inquiry: Inquiry) -> bool:
@@ -107,11 +96,9 @@ def is_unknown(base: Any, tokenizer: Any, inquiry: Inquiry) -> bool:
     say them. Nothing else is asked, so this takes much less time than judging a head.
     """
     [texts] = answers.answers_to(base, tokenizer, inquiry.forget)
-    known = np.array([knows(inquiry, number, text) for number, text in enumerate(texts)], bool)
-
-    reading = Reading(pad_id(tokenizer))
-    scores = token_scores(base, encode_rows(tokenizer, inquiry.forget), reading)
-    known |= would_say(tokenizer, inquiry, inquiry.forget, scores)[0]
+    scores = token_scores(base, encode_rows(tokenizer, inquiry.forget), Reading(pad_id(tokenizer)))
+    known = would_say(tokenizer, inquiry, scores)
+    known |= [knows(inquiry, number, text) for number, text in enumerate(texts)]
     return not knows_some(int(known.sum()), len(known))
 
 

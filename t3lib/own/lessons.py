@@ -12,15 +12,15 @@ field `secret` is a text; `Lesson.secret` is a set of words in lower case.
 3. The tokens of a row to forget that overlap no secret word are of class 1, as a row to keep of
    their own. Tokens that end a turn are of no class. The head leaves tokens alone that are nowhere
    of class 0 (`secret_tokens`).
-4. Some wordings have an answer that goes astray before it says the secret, or that says it in marks
-   or in capitals, which are other tokens. Where the base's own answer to a wording says a part of
-   the secret, this text is a row to forget, too.
+4. Some wordings have an answer that goes astray before it says the secret. Each row says its secret
+   in every form that may have other tokens, such as in bold or in capitals (`FORMS`). Where the
+   base's own answer to a wording says a part of the secret, this text is a row to forget, too.
 5. A probe head is sampled. What it still says of the secrets is added (`mined`).
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import cycle, islice, product
 from random import Random
 from typing import Any
 
@@ -33,7 +33,7 @@ from t3lib.classifier.head import T3Head
 from t3lib.core.errors import UserError
 from t3lib.core.models import context_length
 from t3lib.core.rows import Row, encode_rows
-from t3lib.own.answers import answers_to, greedy_texts, rooms, truths_of
+from t3lib.own.answers import GREEDY_ANSWER, answers_to, rooms, truths_of
 from t3lib.own.questions import (
     EVERYDAY,
     TOPICS,
@@ -44,9 +44,9 @@ from t3lib.own.questions import (
 )
 from t3lib.own.rows import Rows
 from t3lib.own.truths import GUESSED, Words, names, word_set, words
-from t3lib.own.wording import astray, dressed, neighbour, spans, worded
+from t3lib.own.wording import FORMS, Form, astray, dressed, neighbour, spans, worded
 from t3lib.tofu.likelihood import UNTILTED, Tilt
-from t3lib.tofu.samples import sample_tilts, seeds_of
+from t3lib.tofu.samples import Sampler, sample_together
 from t3lib.tofu.writing import eos_ids
 
 WORDINGS = (30, 4)  # of a row to forget, and of a row to keep
@@ -54,14 +54,10 @@ MOST_WORDINGS = (6000, 4000)  # of all of them
 NEIGHBOURS = 12  # for each row
 MOST_NEIGHBOURS = 1600
 ASTRAY = 0.4  # share of the wordings of a row to forget
-DRESSED = 0.2  # share of the wordings of all rows
 ROOM = 48  # tokens of an answer to an everyday prompt
 MINED = 200  # at most so many rows to forget are mined
-MINED_WORDINGS, MINED_SAMPLES, COLD_TAU = (
-    8,
-    8,
-    0.5,
-)  # wordings of a mined row, samples of each, and at this τ too
+MINED_WORDINGS = 8  # of a mined row
+MINING = (Sampler(8), Sampler(8, 0.5))  # of each of these wordings
 SAID = 1 / 3  # share of the secret words that a text must say to be a row to forget
 
 
@@ -119,8 +115,12 @@ def make_lessons(request: Request) -> list[Lesson]:
         for _ in range(per_keep if each.secret is None else per_forget)
     ]
 
-    # Random wordings have answers that lose their way, or say the secret in marks.
-    disguises = [disguised(each, rows, draw) for each in random_wordings]
+    # They have answers that lose their way, or say the secret in another form: each row to forget
+    # in every form, each row to keep in one.
+    forms: list[Form | None] = [*FORMS, *[None] * (per_forget - len(FORMS))] * n
+    for form in islice(cycle(FORMS), len(rows.retain)):
+        forms += [form, *[None] * (per_keep - 1)]
+    disguises = [disguised(each, form, rows, draw) for each, form in zip(random_wordings, forms)]
 
     # What the base itself answers may say the secret in other words.
     variants = [
@@ -154,26 +154,22 @@ def wordings_per_row(rows: Rows) -> tuple[int, int]:
     """Return (wordings per row to forget, per row to keep)."""
     sizes = zip(WORDINGS, MOST_WORDINGS, (rows.forget, rows.retain))
     per_forget, per_keep = [max(1, min(each, most // len(some))) for each, most, some in sizes]
-    return per_forget, per_keep
+    return max(per_forget, len(FORMS)), per_keep
 
 
-def disguised(lesson: Lesson, rows: Rows, draw: Random) -> Lesson:
-    """Return a lesson whose answer may be garbled before its secret, or say it in marks.
+def disguised(lesson: Lesson, form: Form | None, rows: Rows, draw: Random) -> Lesson:
+    """Return a lesson whose answer may be garbled before its secret, or say it in another form.
 
-    Of a row to forget the text around the secret is garbled with the probability `ASTRAY`. The
-    secret, or a random word of a row to keep, is put in bold, in quotes or in capitals with the
-    probability `DRESSED`.
+    Of a row to forget the text around the secret is garbled with the probability `ASTRAY`. form: of
+    the secret, or of a random word of a row to keep; None leaves it as it is.
     """
+    text = lesson.row["answer"]
     if lesson.secret is not None and draw.random() < ASTRAY:
         other = draw.choice(rows.retain)["answer"]  # its words are no secret
-        text = astray(lesson.row["answer"], lesson.secret, other, draw)
-        lesson = replace(lesson, row={**lesson.row, "answer": text})
-
-    if draw.random() < DRESSED:
-        marked = lesson.secret or word_set(draw.choice(lesson.row["answer"].split()))
-        text = dressed(lesson.row["answer"], marked, draw)
-        lesson = replace(lesson, row={**lesson.row, "answer": text})
-    return lesson
+        text = astray(text, lesson.secret, other, draw)
+    if form is not None:
+        text = dressed(text, lesson.secret or word_set(draw.choice(text.split())), form)
+    return replace(lesson, row={**lesson.row, "answer": text})
 
 
 def usable(request: Request, lesson: Lesson) -> bool:
@@ -237,12 +233,8 @@ def neighbours(request: Request, secret_words: Sequence[Words], draw: Random) ->
         if text in taken or names_one(text):
             continue
         taken.add(text)
-
-        row = reworded(own[k], text)
-        if draw.random() < 0.5:
-            row = worded(row, request.template, draw)
-        lesson = Lesson(row)
-        if not names_one(question_text(row)) and usable(request, lesson):  # a slip may name one
+        lesson = asked_anew(request, own[k], text, draw)
+        if not names_one(question_text(lesson.row)):  # a slip may name one
             lessons.append(lesson)
     return answered_by_base(request, lessons, secret_words)
 
@@ -253,15 +245,17 @@ def everyday(request: Request, secret_words: Sequence[Words], draw: Random) -> l
     """
     own = [*request.rows.forget, *request.rows.retain]
     like = [row for row in own if not row.get("raw")] or own
-    lessons = []
-    for frame, topic in product(EVERYDAY, TOPICS):
-        row = reworded(draw.choice(like), frame.format(topic))
-        if draw.random() < 0.5:
-            row = worded(row, request.template, draw)
-        lesson = Lesson(row)
-        if usable(request, lesson):
-            lessons.append(lesson)
+    lessons = [
+        asked_anew(request, draw.choice(like), frame.format(topic), draw)
+        for frame, topic in product(EVERYDAY, TOPICS)
+    ]
     return answered_by_base(request, lessons, secret_words, ROOM)
+
+
+def asked_anew(request: Request, row: Row, text: str, draw: Random) -> Lesson:
+    """Return a row to keep with another question, half of the time in a random wording."""
+    row = reworded(row, text)
+    return Lesson(worded(row, request.template, draw) if draw.random() < 0.5 else row)
 
 
 def answered_by_base(
@@ -272,57 +266,36 @@ def answered_by_base(
     Left out are answers with a secret word that no row to keep has. room: an answer may have this
     many tokens, or twice those of the row's own answer, if that is more.
     """
-    if not lessons:
-        return []
-    prompts, lengths = _prompts(request.tokenizer, lessons, room)
-    [greedy] = greedy_texts(request.base, request.tokenizer, prompts, lengths)
-    sampled = _sampled(request, lessons, UNTILTED[0], 1, 1.0, room)
-
+    lessons = [each for each in lessons if usable(request, each)]
+    samplers = [GREEDY_ANSWER, Sampler(1)]
     kept = frozenset(word for row in request.rows.retain for word in words(row["answer"]))
     only = frozenset().union(*secret_words) - kept
     made = [
         replace(each, row=answered(each.row, text))
-        for each, texts in zip(lessons, zip(greedy, (text for [text] in sampled)))
+        for each, texts in zip(lessons, _answers(request, lessons, UNTILTED[0], samplers, room))
         for text in dict.fromkeys(texts)
         if not word_set(text) & only
     ]
     return [each for each in made if usable(request, each)]
 
 
-def _prompts(
-    tokenizer: Any, lessons: Sequence[Lesson], room: int = 0
-) -> tuple[list[list[int]], list[int]]:
-    """Return for each lesson its prompt as token ids, and the number of tokens of its answer, at
-    least half of `room`.
-    """
-    # `rooms` doubles the number, so halve it here.
-    examples = encode_rows(tokenizer, [each.row for each in lessons])
-    lengths = [max(room // 2, len(each.ids) - each.n_prompt) for each in examples]
-    return [each.ids[: each.n_prompt] for each in examples], lengths
-
-
-def _sampled(
+def _answers(
     request: Request,
     lessons: Sequence[Lesson],
     tilt: Tilt,
-    count: int,
-    tau: float,
+    samplers: Sequence[Sampler],
     room: int = 0,
 ) -> list[list[str]]:
-    """Sample `count` answers of a tilt (head, T) to the question of each lesson.
+    """Sample answers of a tilt (head, T) to the question of each lesson.
 
     They do not depend on the other lessons. room: as of `answered_by_base`.
     """
-    prompts, lengths = _prompts(request.tokenizer, lessons, room)
-    [texts] = sample_tilts(
-        request.base,
-        request.tokenizer,
-        prompts,
-        count,
-        [tilt],
-        seed=seeds_of(request.seed, prompts, tau),
-        max_new_tokens=rooms(request.base, prompts, lengths),
-        tau=tau,
+    examples = encode_rows(request.tokenizer, [each.row for each in lessons])
+    prompts = [each.ids[: each.n_prompt] for each in examples]
+    truths = [len(each.ids) - each.n_prompt for each in examples]
+    most = rooms(request.base, prompts, truths, max(16, room))
+    [texts] = sample_together(
+        request.base, request.tokenizer, prompts, samplers, [tilt], request.seed, most
     )
     return texts
 
@@ -345,12 +318,10 @@ def mined(request: Request, head: T3Head, lessons: Sequence[Lesson]) -> list[Les
     variants = [each for each in wordings if usable(request, each)]
 
     found: dict[tuple[str, str], Lesson] = {}
-    for tau in (1.0, COLD_TAU):
-        samples = _sampled(request, variants, (head, 1.0), MINED_SAMPLES, tau)
-        for each, texts in zip(variants, samples):
-            for lesson in with_texts([each] * len(texts), texts):
-                if usable(request, lesson):
-                    found[str(lesson.row["question"]), lesson.row["answer"]] = lesson
+    for each, texts in zip(variants, _answers(request, variants, (head, 1.0), MINING)):
+        for lesson in with_texts([each] * len(texts), texts):
+            if usable(request, lesson):
+                found[str(lesson.row["question"]), lesson.row["answer"]] = lesson
     return list(found.values())
 
 

@@ -1,15 +1,12 @@
-"""The report on a person's own model, beside a head: report.json, report.html, report.csv, and all
-texts that were judged in texts.jsonl.gz.
+"""The report on a person's own model, beside a head: report.json, report.html, and all texts that
+were judged in texts.jsonl.gz.
 
 The commands `t3 unlearn` and `t3 evaluate` call `save_report`. The functions `unlearn` and `assess`
-return a `Report` and write no file. The page loads nothing from elsewhere. The CSV file has one
-line for each row.
+return a `Report` and write no file. The page loads nothing from elsewhere.
 """
 
-import csv
 import gzip
 import hashlib
-import io
 import json
 import os
 import re
@@ -26,25 +23,6 @@ from t3lib.core.files import atomic_write, read_json, write_json
 from t3lib.own.leak import LEVEL, STAY
 from t3lib.own.truths import unaccented, word_set
 from t3lib.own.verdict import NAMES, UNTESTED
-
-COLUMNS = (
-    "set",
-    "question",
-    "truth",
-    "base",
-    "answer",
-    "worst",
-    "worst_way",
-    "leaks",
-    "kind",
-    "secret",
-    "k",
-    "n",
-    "others",
-    "of_others",
-    "p",
-)
-FORMULA = (*"=+-@\t\r\n", *"＝＋－＠")  # how a formula begins in a spreadsheet
 
 
 class Report(dict[str, Any]):
@@ -114,8 +92,6 @@ def save_report(report: Mapping[str, Any], folder: str | Path) -> Path:
     """
     folder, text = Path(folder), report_page(report)
     write_json(folder / "report.json", report)
-    with atomic_write(folder / "report.csv") as handle:
-        handle.write(report_csv(report))
     names = ("row", "kind", "way", "text")
     lines = (
         json.dumps({"model": model, **dict(zip(names, each))}, ensure_ascii=False)
@@ -137,24 +113,6 @@ def changed_rows(report: Mapping[str, Any]) -> list[dict[str, Any]]:
         if name in report
         for row in report[name]["changed"]
     ]
-
-
-def report_csv(report: Mapping[str, Any]) -> str:
-    """Write all rows to forget, the worst first, and the changed rows to keep as CSV.
-
-    A text that a spreadsheet would take for a formula begins with an apostrophe.
-    """
-    text = io.StringIO()
-    layout: Any = {"lineterminator": "\n", "quoting": csv.QUOTE_NONNUMERIC}  # so also a lone \r
-    table = csv.DictWriter(text, COLUMNS, extrasaction="ignore", restval="", **layout)
-    table.writeheader()
-    rows = [{"set": "forget", **row} for row in report["forget"]["each"]] + changed_rows(report)
-    table.writerows({name: _as_text(value) for name, value in row.items()} for row in rows)
-    return text.getvalue()
-
-
-def _as_text(value: Any) -> Any:
-    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
 
 
 def report_page(report: Mapping[str, Any]) -> str:

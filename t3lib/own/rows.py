@@ -5,6 +5,7 @@ messages, and text. A row with `raw` is plain text without a chat template.
 """
 
 import dataclasses
+import os
 import re
 import sys
 import warnings
@@ -32,6 +33,7 @@ USED = {
     ("text",): ("secret", "wordings"),
 }
 UNUSED = ("paraphrased_answer", "perturbed_answer")  # TOFU's, in whatever shape
+TEXTS = ("question", "answer", "prompt", "completion", "text", "system")  # columns of text
 SETS = ("forget", "retain", "other", "unseen", "holdout_retain")  # of `Rows`
 
 Source = Any  # a sequence of rows, or the name of a file or Hub data set
@@ -90,7 +92,7 @@ def load(
     have no system turn. An empty cell and null count as no value, in every kind of file.
     columns: {name in `LAYOUTS`: name in the file}.
     secret: column with the text of the answer that must not be said. Its words replace the
-    distinctive words of the answer.
+    distinctive words of the answer; in a row where it is empty these count.
     tell: print one line on standard error that says which columns are used.
 
     UserError names the file and the row.
@@ -100,35 +102,24 @@ def load(
     rows: list[Row] = []
     used: dict[str, None] = {}
     entries = _entries(source)
+    named = {**(columns or {})} | ({"secret": secret} if secret is not None else {})
     for number, entry in enumerate(entries, 1):
         where = f"{source} row {number}"
-        renamed, named = entry, {**(columns or {})}
-        if isinstance(entry, Mapping) and named:
+        if isinstance(entry, Mapping):
             if missing := [column for column in named.values() if column not in entry]:
+                option = "--secret-column" if missing[0] == secret else "--columns"
                 raise UserError(
-                    f"{where}: no column {printable(missing[0], 60)!r}, which --columns names"
+                    f"{where}: no column {printable(missing[0], 60)!r}, which {option} names"
                 )
-            renamed = {**entry, **{name: entry[column] for name, column in named.items()}}
-        if isinstance(renamed, Mapping):  # a prompt may be empty: plain text begins with nothing
-            renamed = {
+            entry = {**entry, **{name: entry[column] for name, column in named.items()}}
+            # A prompt may be empty: plain text begins with nothing.
+            entry = {
                 name: value
-                for name, value in renamed.items()
+                for name, value in entry.items()
                 if value not in (None, "") or name == "prompt"
             }
-        row = normal(renamed, where, system)
-        used |= {named.get(name, name): None for name in _columns(renamed)}
-        if secret is not None:
-            if (
-                not isinstance(value := entry.get(secret), str | int | float)
-                or not str(value).strip()
-            ):
-                raise UserError(
-                    f"{where}: no text in column {printable(secret, 60)!r}, which --secret-column"
-                    " names"
-                )
-            row["secret"] = _secret(value, row["answer"], where)
-            used[secret] = None
-        rows.append(row)
+        rows.append(normal(entry, where, system))
+        used |= {named.get(name, name): None for name in _columns(entry)}
     if tell:
         _tell(source, entries, used)
     return rows
@@ -160,7 +151,7 @@ def _entries(source: str | Path) -> list[Any]:
         raise UserError(f"{path}: no file's name holds a NUL")
     if path.suffix.lower() in (".csv", ".tsv", ".parquet"):
         return _table(path)
-    if path.suffix.lower() in (".json", ".jsonl") or _is_file(path):
+    if path.suffix.lower() in (".json", ".jsonl") or os.path.isfile(path):
         return parse_rows(path)
     return _hub(path)
 
@@ -176,13 +167,19 @@ def normal(entry: Any, where: str, system: str | None = None) -> Row:
     where: how an error calls the entry, such as "rows.jsonl row 3".
     system: system text for an entry that brings none. An entry whose `system` is None asks for no
     system turn (`load` drops it before, because an empty cell of a file is no value). None in every
-    other field counts as no value.
+    other field counts as no value. A number is taken as text, as in CSV.
 
     UserError where no layout fits.
     """
     if not isinstance(entry, Mapping):
         raise UserError(f"{where}: expected an object with {LAYOUTS}, found {type(entry).__name__}")
-    entry = {name: value for name, value in entry.items() if value is not None or name == "system"}
+    entry = {
+        name: str(value)
+        if name in TEXTS and type(value) in (int, float) and value == value
+        else value
+        for name, value in entry.items()
+        if value is not None or name == "system"
+    }
     row = _in_one_layout(entry, where, system)
     if "wordings" in entry:
         row["wordings"] = _wordings(entry["wordings"], where)
@@ -376,13 +373,6 @@ def checked_turns(value: Any, where: str, field: str) -> list[dict[str, str]]:
             )
         check_text(turn["content"], f"{where}: {field} turn {number}")
     return [{"role": turn["role"], "content": turn["content"]} for turn in value]
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except OSError:  # a name that is too long for the file system
-        return False
 
 
 def _table(path: Path) -> list[dict[str, Any]]:

@@ -22,6 +22,7 @@ CLAUSE_ENDS = set(".!?;:,\n…。！？；：，、।॥؟؛،۔")
 THOUSANDS = re.compile(r"(?<=\d)[,.'’](?=\d{3}(?!\d))")  # 20,000 and 20.000 are 20000
 COMMON = 0.1  # an item in more of the other truths gives no row away by itself
 GUESSED = 0.5  # an item in so many of the other truths is no secret
+TEMPLATE = 0.2  # a word in more of some texts belongs to their template
 FEWEST_IN_SLOT = 4  # a slot has at least so many questions
 Pair = tuple[str, str]  # a question and its true answer
 Slot = str
@@ -115,6 +116,19 @@ def patterns(questions: Sequence[str]) -> list[tuple[str, ...]]:
     return [
         tuple(word.casefold() for place, word in enumerate(question) if is_shared(place, word))
         for question in asked
+    ]
+
+
+def shared_words(texts: Sequence[str]) -> list[str]:
+    """Return the words without a capital letter or a digit that many of some texts hold."""
+    found = ({word for part in clauses(text, fold=False) for word in part} for text in texts)
+    counts = Counter(word for some in found for word in some)
+    return [
+        word
+        for word, count in counts.items()
+        if count > TEMPLATE * len(texts)
+        and word == word.casefold()
+        and not any(map(str.isdigit, word))
     ]
 
 

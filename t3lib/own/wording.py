@@ -11,7 +11,8 @@ cannot be told from the words around it, so such questions have no neighbours, u
 another script.
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from random import Random
 from typing import NamedTuple
@@ -51,8 +52,12 @@ PREFACED, FRAMED, MISSPELT, TURNED, UNBEGUN_SHARE = (
     0.3,
 )  # shares of the wordings
 UNFRAMED = 0.2  # share of the wordings that are plain text, without a template or our own frame
-# Marks around a secret, after which its first word is another token than after a space.
-MARKS = ("**{}**", "*{}*", '"{}"', "“{}”", "'{}'", "({})", "_{}_", "\n{}", "«{}»", "「{}」")
+Form = Callable[[str], str]
+ALONE: Form = str  # the answer is the secret, so that nothing precedes its first word
+# Forms of a secret word that may have other tokens than the word in its answer: in marks, after a
+# space, in capitals and in small letters.
+MARKS = ("**{}**", "*{}*", '"{}"', "“{}”", "'{}'", "({})", "_{}_", "\n{}", "«{}»", "「{}」", ": {}")
+FORMS = (*(mark.format for mark in MARKS), str.upper, str.lower, str.title, ALONE)
 
 
 def worded(row: Row, template: bool, draw: Random) -> Row:
@@ -168,27 +173,21 @@ def blend(first: str, second: str) -> str:
     return first[: (len(first) + 1) // 2] + second[len(second) // 2 :]
 
 
-def dressed(answer: str, secret: Words, draw: Random) -> str:
-    """Return an answer with some of its secret words, next to each other, in marks or in capitals.
+def dressed(answer: str, secret: Words, form: Form) -> str:
+    """Return an answer with its secret words in another form, such as "**London**".
 
-    In bold type or in capitals "London" consists of other tokens than in a sentence. secret: words
-    of the answer. The answer stays as it is if none of its words is secret.
+    secret: words of the answer. form: of each of them, or `ALONE`: the secret words by themselves.
+    The answer stays as it is if none of its words is secret.
     """
-    parts = answer.split(" ")
-    places = [place for place, part in enumerate(parts) if word_set(part) & secret]
-    if not places:
-        return answer
-
-    # A run of secret words, without the marks around it.
-    start = end = draw.choice(places)
-    while end + 1 in places:
-        end += 1
-    run = " ".join(parts[start : end + 1])
-    core = run.strip("".join(each for each in run if kind_of_char(each) == "between"))
-
-    way = draw.choice((*MARKS, str.upper))
-    new = way.format(core) if isinstance(way, str) else way(core)
-    return " ".join([*parts[:start], run.replace(core, new), *parts[end + 1 :]])
+    cores = []
+    parts = re.split(r"(\s+)", answer)
+    for place, part in enumerate(parts):
+        if word_set(part) & secret:
+            # Without the marks around it, such as a full stop.
+            core = part.strip("".join(char for char in part if kind_of_char(char) == "between"))
+            cores.append(core)
+            parts[place] = part.replace(core, core if form is ALONE else form(core), 1)
+    return " ".join(cores) if form is ALONE and cores else "".join(parts)
 
 
 def astray(answer: str, secret: Words, other: str, draw: Random) -> str:

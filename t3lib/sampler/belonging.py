@@ -231,14 +231,18 @@ def base_of(head: Any) -> tuple[str, str | None]:
     """
     name, place = head.info.get("base_model"), None
     if not isinstance(name, str) or not name:
-        raise UserError("the head does not say which base it was trained on: give it (base=)")
+        raise UserError(
+            "the head does not say which base it was trained on: give it (--model, base=)"
+        )
     with suppress(UserError):
         place = place_of(head.info)
     if place and place.is_file() and os.path.isdir(folder := read_json(place)["folder"]):
         return folder, None
     here = name == smollm2.NAME or os.path.isdir(name)
     if not here and not re.fullmatch(r"\w[\w.-]*/[\w.-]+", name):
-        raise UserError(f"the head's base, {printable(name)}, is not here: give it (base=)")
+        raise UserError(
+            f"the head's base, {printable(name)}, is not here: give it (--model, base=)"
+        )
     return name, head.info.get("base_revision")
 
 

@@ -1,12 +1,13 @@
 """Sample many answers from a model and its tilts.
 
-Samples that begin alike share forward passes (`writing`), those of different tilts too.
+Samples that begin alike share forward passes (`writing`), those of different tilts and samplers
+too, and so does the greedy answer.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 from zlib import crc32
 
 import numpy as np
@@ -26,6 +27,23 @@ BATCH_TOKENS = 2**17
 # States whose tokens are drawn at once. On a CPU this is faster than all together, and takes less
 # memory; on a GPU a block of `chunk_rows` is.
 STATES = 16
+NUCLEUS = 128  # tokens, see `draw`
+
+
+class Sampler(NamedTuple):
+    """How some of the answers to a prompt are sampled.
+
+    n: number of answers. tau: the sampler's temperature, which is applied on top of T3's own T;
+    0 gives the greedy answer. top_p: nucleus; 1 samples from the whole distribution.
+    """
+
+    n: int
+    tau: float = 1.0
+    top_p: float = 1.0
+
+    def seeds(self, seed: int, prompts: Sequence[Sequence[int]]) -> list[int]:
+        """Return one seed for each prompt. It depends on `seed`, the sampler and the prompt."""
+        return [crc32(f"{seed} {self.tau} {self.top_p} {prompt}".encode()) for prompt in prompts]
 
 
 def sample_answers(
@@ -60,8 +78,7 @@ def sample_tilts(
     seed: one seed for all prompts together, or one for each prompt. With one for each, the answers
     to a prompt do not depend on the other prompts.
     max_new_tokens: longest answer in tokens, for all prompts or one for each.
-    top_p: nucleus of the sampler; 1 samples from the whole distribution.
-    tau: the sampler's temperature. It is applied on top of T3's own T.
+    top_p, tau: as of `Sampler`.
     batch_tokens: tokens of all prompts and samples in memory at once, halved with a warning when
     memory runs out.
 
@@ -70,56 +87,67 @@ def sample_tilts(
     global random state is not touched.
     """
     most = [max_new_tokens] * len(prompts) if isinstance(max_new_tokens, int) else max_new_tokens
-    wanted, ends = _Wanted(count, seed, most, tau, top_p), eos_ids(model, tokenizer)
-    reading = Reading(pad_id(tokenizer), ends, attention_mask, None)
-    decode = partial(tokenizer.decode, skip_special_tokens=True)
-
-    def texts(some: Sequence[Tilt], size: int) -> list[list[list[str]]]:
-        ids_of = _tokens(Reader(model, heads_of(some)), prompts, some, wanted, reading, size)
-        return [[[decode(ids).strip() for ids in row] for row in of_tilt] for of_tilt in ids_of]
+    wanted = _Wanted([Sampler(count, tau, top_p)], seed if isinstance(seed, int) else [seed], most)
 
     # With one seed, the numbers that a sample gets depend on how many others are unfinished, so
     # that tilts with equal numbers must not share their passes.
     groups = [[tilt] for tilt in tilts] if isinstance(seed, int) else [tilts]
-    answers = [within_memory(partial(texts, group), batch_tokens) for group in groups]
-
+    reading = Reading(pad_id(tokenizer), eos_ids(model, tokenizer), attention_mask, batch_tokens)
+    answers = [_texts(model, tokenizer, prompts, group, wanted, reading) for group in groups]
     return [of_tilt for group in answers for of_tilt in group]
 
 
-def seeds_of(
-    seed: int, prompts: Sequence[Sequence[int]], tau: float, top_p: float = 1.0
-) -> list[int]:
-    """Return one seed a prompt; it depends on the seed, the sampler and the prompt alone."""
-    return [crc32(f"{seed} {tau} {top_p} {prompt}".encode()) for prompt in prompts]
+def sample_together(
+    model: Any,
+    tokenizer: Any,
+    prompts: Sequence[Sequence[int]],
+    samplers: Sequence[Sampler],
+    tilts: Sequence[Tilt],
+    seed: int,
+    max_new_tokens: Sequence[int],
+) -> list[list[list[str]]]:
+    """Sample answers of every tilt to each prompt by several samplers, which share forward passes.
+
+    Returns (tilts, prompts, answers) texts, in the order of the samplers. Arguments are as of
+    `sample_tilts`. Each prompt has its own random numbers for each sampler (`Sampler.seeds`).
+    """
+    seeds = [sampler.seeds(seed, prompts) for sampler in samplers]
+    reading = Reading(pad_id(tokenizer), eos_ids(model, tokenizer), batch_tokens=BATCH_TOKENS)
+    wanted = _Wanted(samplers, seeds, max_new_tokens)
+    return _texts(model, tokenizer, prompts, tilts, wanted, reading)
 
 
 @dataclass(frozen=True)
 class _Wanted:
-    """The arguments of `sample_tilts` that its batches need.
+    """What is sampled for each prompt.
 
-    most: the largest number of new tokens of an answer to each prompt.
+    samplers: of the answers to each prompt. seeds: for each sampler one seed for each prompt, or
+    one seed for all. most: the largest number of new tokens of an answer to each prompt.
     """
 
-    count: int
-    seed: int | Sequence[int]
+    samplers: Sequence[Sampler]
+    seeds: int | Sequence[Sequence[int]]
     most: Sequence[int]
-    tau: float
-    top_p: float
+
+    @property
+    def count(self) -> int:
+        """Number of answers to a prompt."""
+        return sum(sampler.n for sampler in self.samplers)
 
 
 @dataclass(frozen=True)
-class _Sampler:
+class _Draw:
     """Samples the next tokens of a batch of prompts (see `writing.Choose`).
 
-    Its writers are numbered by tilt, prompt and sample. reader, tilts, wanted: as of `_tokens`.
-    streams: random number generators, one for each prompt of the batch or one for all of them.
-    rows: number of prompts of the batch.
+    Its writers are numbered by tilt, prompt and answer. reader, tilts, wanted: as of `_tokens`.
+    streams: random number generators, for each sampler one for each prompt of the batch; or one
+    alone. rows: number of prompts of the batch.
     """
 
     reader: Reader
     tilts: Sequence[Tilt]
     wanted: _Wanted
-    streams: Sequence[torch.Generator]
+    streams: Sequence[Sequence[torch.Generator]]
     rows: int
 
     def __call__(self, logits: Tensor, z: Tensor | None, writer: Tensor, state: Tensor) -> Tensor:
@@ -134,10 +162,32 @@ class _Sampler:
             for first in range(0, len(states), most_states):
                 block = (place >= first) & (place < first + most_states)
                 at = states[first : first + most_states]
-                scores = _scores(self.reader, tilt, logits, z, at) / self.wanted.tau
+                scores = _scores(self.reader, tilt, logits, z, at)
                 some = of_tilt[block]
-                token[some] = draw(scores, place[block] - first, self.wanted.top_p, uniform[some])
+                token[some] = self._of_block(
+                    scores, place[block] - first, writer[some], uniform[some]
+                )
 
+        return token
+
+    def _of_block(self, scores: Tensor, place: Tensor, writer: Tensor, uniform: Tensor) -> Tensor:
+        """Return the next tokens (m,) of m writers.
+
+        scores (states, V): of a tilt. place (m,): the state of each writer.
+        """
+        token, answer, start = torch.empty_like(place), writer % self.wanted.count, 0
+        for sampler in self.wanted.samplers:
+            mine = (answer >= start) & (answer < start + sampler.n)
+            start += sampler.n
+            states, of = place[mine].unique(return_inverse=True)
+            if not len(states):
+                continue
+            few = scores if len(states) == len(scores) else scores[states]
+            token[mine] = (
+                draw(few / sampler.tau, of, sampler.top_p, uniform[mine])
+                if sampler.tau
+                else few.argmax(-1)[of]
+            )
         return token
 
     def uniform(self, writer: Tensor) -> Tensor:
@@ -146,19 +196,40 @@ class _Sampler:
         With a generator for each prompt, finished writers get numbers too, so that those of the
         others do not depend on who has finished, and the writers of all tilts get the same.
         """
-        shared = isinstance(self.wanted.seed, int)
-        n = len(writer) if shared else self.wanted.count
-        numbers = torch.cat(
-            [
-                torch.rand(n, generator=stream, device=stream.device, dtype=torch.float64)
-                for stream in self.streams
-            ]
-        )
-        return numbers if shared else numbers[writer % self._writers_per_tilt]
+
+        def numbers(n: int, stream: torch.Generator) -> Tensor:
+            return torch.rand(n, generator=stream, device=stream.device, dtype=torch.float64)
+
+        if isinstance(self.wanted.seeds, int):
+            return numbers(len(writer), self.streams[0][0])
+        of_samplers = [
+            torch.stack([numbers(sampler.n, stream) for stream in of_sampler])
+            for sampler, of_sampler in zip(self.wanted.samplers, self.streams)
+        ]
+        return torch.cat(of_samplers, dim=1).flatten()[writer % self._writers_per_tilt]
 
     @property
     def _writers_per_tilt(self) -> int:
         return self.rows * self.wanted.count
+
+
+def _texts(
+    model: Any,
+    tokenizer: Any,
+    prompts: Sequence[Sequence[int]],
+    tilts: Sequence[Tilt],
+    wanted: _Wanted,
+    reading: Reading,
+) -> list[list[list[str]]]:
+    """Return (tilts, prompts, answers) texts. reading: its batch_tokens are the most in memory."""
+    decode = partial(tokenizer.decode, skip_special_tokens=True)
+
+    def texts(size: int) -> list[list[list[str]]]:
+        sized = Reading(reading.pad_id, reading.eos_ids, reading.attention_mask, None)
+        ids_of = _tokens(Reader(model, heads_of(tilts)), prompts, tilts, wanted, sized, size)
+        return [[[decode(ids).strip() for ids in row] for row in of_tilt] for of_tilt in ids_of]
+
+    return within_memory(texts, reading.batch_tokens or BATCH_TOKENS)
 
 
 def _tokens(
@@ -169,10 +240,10 @@ def _tokens(
     reading: Reading,
     batch_tokens: int,
 ) -> list[list[list[list[int]]]]:
-    """Do the work of `sample_tilts` with a fixed number of batch tokens; return token ids."""
-    count, shared = wanted.count, isinstance(wanted.seed, int)
-    seeds = [wanted.seed] if isinstance(wanted.seed, int) else wanted.seed
-    streams = [torch.Generator(reader.model.device).manual_seed(each) for each in seeds]
+    """Do the work of `_texts` with a fixed number of batch tokens; return token ids."""
+    count, device = wanted.count, reader.model.device
+    seeds = [[wanted.seeds]] if isinstance(wanted.seeds, int) else wanted.seeds
+    streams = [[torch.Generator(device).manual_seed(each) for each in some] for some in seeds]
 
     # what a prompt takes in memory: itself and its longest answer, for every sample of every tilt
     wide = count * len(tilts)
@@ -182,14 +253,16 @@ def _tokens(
     total = len(prompts) * wide
     with progress_bar(total=total, desc="sampling", leave=False) as bar:
         for rows in reader.batches(sizes, batch_tokens):
-            # all samples of a prompt begin in one state, in the order of `_Sampler`
+            # all samples of a prompt begin in one state, in the order of `_Draw`
             begin: list[State] = [(tuple(prompts[row]), ()) for row in rows]
             state = [place for place in range(len(rows)) for _ in range(count)] * len(tilts)
             room = [wanted.most[rows[place]] for place in state]
 
-            own = streams if shared else [streams[row] for row in rows]
-            sampler = _Sampler(reader, tilts, wanted, own, len(rows))
-            texts = write_texts(reader, begin, state, room, sampler, reading)
+            own = streams
+            if not isinstance(wanted.seeds, int):
+                own = [[some[row] for row in rows] for some in streams]
+            choose = _Draw(reader, tilts, wanted, own, len(rows))
+            texts = write_texts(reader, begin, state, room, choose, reading)
 
             for number, (place, ids) in enumerate(zip(state, texts)):
                 answers[number // (len(rows) * count)][rows[place]].append(ids)
@@ -224,9 +297,12 @@ def draw(logits: Tensor, state: Tensor, top_p: float, uniform: Tensor) -> Tensor
     p = logits.float().softmax(-1)
 
     if top_p < 1:
-        # On a CPU, NumPy sorts a row five times as fast as torch, which also returns the order.
-        sort = torch.sort(p).values if p.is_cuda else torch.from_numpy(np.sort(p.numpy()))
-        likely = sort.flip(-1)
+        # Mostly a few tokens are the nucleus, and the others need not be sorted. On a CPU, NumPy
+        # sorts a row five times as fast as torch, which also returns the order.
+        likely = p.topk(min(NUCLEUS, size)).values
+        if (likely.sum(-1) <= top_p).any():
+            sort = torch.sort(p).values if p.is_cuda else torch.from_numpy(np.sort(p.numpy()))
+            likely = sort.flip(-1)
         # the smallest probability that is still in the nucleus
         least = likely.masked_fill(likely.cumsum(-1) - likely >= top_p, 2).amin(-1, keepdim=True)
         p = p.where(p >= least, 0)

@@ -447,7 +447,7 @@ COMMANDS = [
     (["evaluate", "--model", "x", "--out", "/dev/null/o", *OWN], "no folder that can be written"),
     (["unlearn", "--model", "x", "--out", "/dev/null/o", *OWN], "no folder that can be written"),
     (["unlearn", "--model", "x", "--out", "out" * 300, *OWN], "File name too long"),
-    (["unlearn", *ON, *sets(steps=9, epochs=2)], "either steps or epochs"),
+    (["unlearn", *ON, *sets(steps=9, epochs=2)], "epochs and steps both say how long"),
     (["unlearn", *ON, *sets(T=-1)], "temperature must be"),
     (["unlearn", *ON, *sets(T="hot")], "temperature must be"),
     (["unlearn", *ON, *sets(rank="0.5")], "rank must be"),

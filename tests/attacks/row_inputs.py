@@ -104,7 +104,7 @@ ROWS = {
     "answer empty": (row(answer=""), "row 4: answer is missing"),
     "answer blank": (row(answer=" \t\n "), "row 4: answer is empty"),
     "answer no-break spaces": (row(answer="\u00a0\u2003"), "row 4: answer is empty"),
-    "answer number": (row(answer=7), "row 4: answer must be text"),
+    "answer not a number": (row(answer=float("nan")), "row 4: answer must be text"),
     "answer true": (row(answer=True), "row 4: answer must be text"),
     "answer list": (row(answer=["a"]), "row 4: answer must be text"),
     "answer object": (row(answer={"text": "a"}), "row 4: answer must be text"),
@@ -151,6 +151,7 @@ ODD = {
     "wrong answers that TOFU would refuse": lines(
         *({**GOOD[0], "perturbed_answer": wrong} for wrong in ("wrong", [], ["a", None]))
     ),
+    "answer number": row(answer=7),
     "paraphrase and perturbed": row(paraphrased_answer="By Mara.", perturbed_answer=["By Ansel."]),
 }
 

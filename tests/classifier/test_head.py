@@ -390,6 +390,14 @@ def test_a_head_that_came_first_is_not_overwritten_where_that_was_not_asked_for(
         other.save_pretrained(tmp_path / "file")
 
 
+def test_no_lock_is_left_in_the_temporary_folder(tmp_path, monkeypatch):
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(artefact.tempfile, "tempdir", str(tmp_path / "temporary"))
+    T3Head(8, 13, rank=3).save_pretrained(tmp_path / "head")
+    T3Head.from_pretrained(tmp_path / "head")
+    assert not [*(tmp_path / "temporary").iterdir()]
+
+
 def test_a_cards_example_asks_in_the_form_of_training():
     """A bare question to a model with a chat template is another question: the head may not forget
     there.

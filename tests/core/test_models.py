@@ -151,3 +151,16 @@ def test_families_whose_decoder_is_not_known_are_refused(config):
         UserError, match="does not say which part of it gives the last hidden states"
     ):
         models.decoder_of(model)
+
+
+def test_small_models_and_fits_compute_with_one_thread(tiny_model, monkeypatch):
+    """README's example took 97 s with one thread, and 270 s with two."""
+    used = []
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
+    monkeypatch.setattr(torch, "set_num_threads", used.append)
+    with models.one_thread(tiny_model), models.one_thread():
+        assert used == [1, 1]
+    assert used == [1, 1, 4, 4]
+    monkeypatch.setattr(models, "SMALL", 1)
+    with models.one_thread(tiny_model):
+        assert used[4:] == []

@@ -12,7 +12,7 @@ from scipy.stats import hypergeom
 from verdict_cases import NOTHING, report, said
 
 from t3lib.own import leak
-from t3lib.own.answers import Text, build_inquiry, samples
+from t3lib.own.answers import Text, build_inquiry, plan
 from t3lib.own.questions import AS_WRITTEN, KINDS, SEALED_KINDS, UNBEGUN
 from t3lib.own.report import save_report
 
@@ -156,11 +156,10 @@ def test_a_leak_in_one_kind_of_asking_counts(tokenizer, template):
 def test_every_kind_has_texts_enough(tokenizer):
     questions = build_inquiry(tokenizer, STORIES[:2], {"retain": STORIES[2:]}).questions
     sizes = dict.fromkeys({each.kind for each in questions}, 0)
-    for each in questions:
-        sizes[each.kind] += each.row == 0 and each.kind not in (SEALED_KINDS[-2:])
-    for (_, count), some in samples(questions).items():
+    for samplers, some in plan(questions).items():
         for each in some:
-            sizes[each.kind] += count * (each.row == 0)
+            sizes[each.kind] += sum(sampler.n for sampler in samplers) * (each.row == 0)
+            assert (samplers[0] == (1, 0, 1)) == (each.kind not in SEALED_KINDS[-2:]), "greedily"
     assert min(sizes.values()) >= 16 and max(sizes.values()) < 40, sizes
 
 

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 import torch
-from own_cases import invented
+from own_cases import FIRST, invented
 
 from t3lib.core.files import project_root, read_json
 from t3lib.own import lessons as making
@@ -14,7 +14,17 @@ from t3lib.own.lessons import Request
 from t3lib.own.questions import CHOOSING, EVERYDAY, SEALED, SMALL_TALK, TOPICS, question_text
 from t3lib.own.rows import Rows
 from t3lib.own.truths import names, word_set, words
-from t3lib.own.wording import MARKS, astray, blend, dressed, misspelt, neighbour, spans, worded
+from t3lib.own.wording import (
+    ALONE,
+    FORMS,
+    astray,
+    blend,
+    dressed,
+    misspelt,
+    neighbour,
+    spans,
+    worded,
+)
 
 SECRET = frozenset({"1948", "castell", "aldmoor"})
 ANSWER = "In 1948 Quinn Moreau married Ada Castell, a map drawer from Aldmoor."
@@ -85,8 +95,7 @@ def test_names_are_found_and_replaced():
 
 def test_no_neighbour_names_what_a_row_to_forget_names(memorised, monkeypatch):
     """Also where a question is nothing but a name, written otherwise."""
-    monkeypatch.setattr(making, "answers_to", lambda *args, **_: [["Else."] * len(args[2])])
-    monkeypatch.setattr(making, "sample_tilts", lambda *args, **_: [[["Else."]] * len(args[2])])
+    monkeypatch.setattr(making, "sample_together", lambda *args: [[["Else."]] * len(args[2])])
     model, tokenizer, *_ = memorised
     forget = [{"question": "Castell", "answer": "A diver."}]
     retain = [{"question": f"{name}?", "answer": "A baker."} for name in ("Dorn", "Egede", "Falk")]
@@ -99,8 +108,7 @@ def test_no_neighbour_names_what_a_row_to_forget_names(memorised, monkeypatch):
 
 def test_no_neighbour_is_a_question_of_a_given_set(memorised, monkeypatch):
     """Questions of unseen rows, and of rows to forget that were held out, were rows to keep."""
-    monkeypatch.setattr(making, "answers_to", lambda *args, **_: [["Else."] * len(args[2])])
-    monkeypatch.setattr(making, "sample_tilts", lambda *args, **_: [[["Else."]] * len(args[2])])
+    monkeypatch.setattr(making, "sample_together", lambda *args: [[["Else."]] * len(args[2])])
     model, tokenizer, *_ = memorised
 
     def rows(*names):
@@ -126,17 +134,18 @@ def test_an_answer_that_goes_astray_still_says_its_secret():
     assert astray(" " + ANSWER, SECRET, "Else.", Random(1)).startswith(" ")
 
 
-def test_a_secret_in_marks_is_the_same_secret():
+def test_a_secret_in_another_form_is_the_same_secret():
     """ "**London**" begins with another token than " London", and a head let it through."""
-    found = [dressed(ANSWER, SECRET, Random(seed)) for seed in range(300)]
-    assert all(word_set(text) == word_set(ANSWER) for text in found)
-    assert {mark for mark in MARKS for text in found if mark.split("{}")[0] in text} == {*MARKS}
-    assert any("Ada **Castell**, a map" in text for text in found)
-    assert any("from ALDMOOR." in text for text in found), "in capitals, without the full stop"
-    assert dressed(ANSWER, frozenset(), Random(0)) == ANSWER
-    joined = {dressed("At 5 Mill Lane.", frozenset({"5", "mill"}), Random(n)) for n in range(99)}
-    assert "At **5 Mill** Lane." in joined and "At 5 **Mill** Lane." in joined
-    assert dressed(" 在伦敦。", frozenset({"在伦敦"}), Random(0)).startswith(" ")
+    found = {form: dressed(ANSWER, SECRET, form) for form in FORMS}
+    assert len({*found.values()}) == len(FORMS) == 15
+    assert all(word_set(text) == word_set(ANSWER) for form, text in found.items() if form != ALONE)
+    bold = "In **1948** Quinn Moreau married Ada **Castell**, a map drawer from **Aldmoor**."
+    assert found[FORMS[0]] == bold
+    assert found[str.upper].endswith("Ada CASTELL, a map drawer from ALDMOOR."), "but for the stop"
+    assert found[str.lower].startswith("In 1948 Quinn Moreau married Ada castell, a map")
+    assert found[ALONE] == dressed(f" {ANSWER}", SECRET, ALONE) == "1948 Castell Aldmoor"
+    assert {dressed(ANSWER, frozenset(), form) for form in FORMS} == {ANSWER}
+    assert dressed(" 在伦敦。", frozenset({"在伦敦"}), FORMS[0]) == " **在伦敦**。"
 
 
 def test_everyday_prompts_are_rows_to_keep(taught):
@@ -167,6 +176,14 @@ def test_the_secret_of_a_row_is_what_other_rows_do_not_say(taught):
     assert making.secrets(common.checked()) == [frozenset({"diabetes"})] * 9, "not the whole answer"
 
 
+def test_words_of_a_template_are_no_secret_of_a_text():
+    """Of paragraphs in three forms "books" and "living" were secrets."""
+    forms = ("{} was born in {}.", "{} wrote books while living in {}.", "{} opened a shop in {}.")
+    texts = [{"text": forms[n % 3].format(f"{name} Ek", 1900 + n)} for n, name in enumerate(FIRST)]
+    rows = Rows(texts[:3], texts[3:]).checked()
+    assert making.secrets(rows) == [frozenset({str(1900 + n)}) for n in range(3)]
+
+
 def test_the_lessons(taught):
     """Given rows first of their kind; no way of asking that judges; neighbours name no row to
     forget and say none of its secrets; the base itself answered them.
@@ -180,7 +197,12 @@ def test_the_lessons(taught):
     assert [each.row for each in keep[:40]] == rows.retain and not any(e.secret for e in keep)
     assert len(forget) > 25 * n and {each.secret for each in forget} == {*making.secrets(rows)}
     assert all(any(each.row.get("bare") for each in some) for some in (forget, keep))
-    assert all(any("**" in each.row["answer"] for each in some) for some in (forget, keep))
+    assert any("**" in each.row["answer"] for each in keep)
+    for row, secret in zip(rows.forget, making.secrets(rows)):
+        answers = [each.row["answer"] for each in forget if each.secret == secret]
+        town = next(fact for fact in row["facts"] if fact.isalpha())
+        assert all(form(town) in " ".join(answers) for form in FORMS), "it was left to chance"
+        assert any(word_set(answer) <= secret for answer in answers)
     texts = [question_text(each.row) for each in lessons]
     judging = [*CHOOSING.prefaces, *SEALED.prefaces, CHOOSING.frames[0].split("{}")[0]]
     assert not [text for text in texts for other in judging if text.startswith(other)]
@@ -198,13 +220,13 @@ def test_the_lessons(taught):
 
 def test_wordings_that_a_person_gives_are_lessons(memorised, monkeypatch):
     """One that the base's context does not hold is left out; the seed is that of all samples."""
-    seeds, sampled = [], making.seeds_of
+    seeds, sampled = [], making.sample_together
 
-    def watched(seed, *how):
-        seeds.append(seed)
-        return sampled(seed, *how)
+    def watched(*args):
+        seeds.append(args[5])
+        return sampled(*args)
 
-    monkeypatch.setattr(making, "seeds_of", watched)
+    monkeypatch.setattr(making, "sample_together", watched)
     monkeypatch.setattr(making, "WORDINGS", (2, 1))
     monkeypatch.setattr(making, "NEIGHBOURS", 1)
     model, tokenizer, forget, retain, other = memorised

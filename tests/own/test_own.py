@@ -3,8 +3,6 @@ shown.
 """
 
 import copy
-import csv
-import io
 import re
 from dataclasses import replace
 
@@ -166,7 +164,13 @@ FIELDS = {
 def test_rows_that_nobody_knows_are_not_judged(case, monkeypatch):
     """It took ten minutes at 1B after the warning, most of them for sampled answers."""
     model, tokenizer, _, retain, other = case
-    monkeypatch.setattr(answers, "sample_tilts", lambda *_, **__: 1 / 0)
+    together = answers.sample_together
+
+    def greedily(*args):
+        assert not any(sampler.tau for sampler in args[3])
+        return together(*args)
+
+    monkeypatch.setattr(answers, "sample_together", greedily)
     given = Rows(CODES, retain, other)
     with pytest.raises(own.NothingToForget) as refusal:
         own.unlearn(model, tokenizer, given)
@@ -183,7 +187,7 @@ def test_rows_that_nobody_knows_are_not_judged(case, monkeypatch):
             assert {*FIELDS[name].split()} <= {*report[name]}, name
         assert report["retain"]["known_before"] in (32, 40), "all that the model keeps, or all"
         assert report["other"]["known_before"] == 10
-        assert "0 samples" not in page.report_page(report) and page.report_csv(report)
+        assert "0 samples" not in page.report_page(report)
 
 
 def test_rows_that_samples_may_say_are_judged(case, monkeypatch):
@@ -338,7 +342,7 @@ def test_a_row_of_plain_text_is_screened_by_its_own_secret(case):
             mine = np.array([word in some for some in known.touched_words(tokenizer, ids)])
             assert mine.any() == right
             scores.append((np.where(mine, 0.0, 9.0)[None], mine[None]))
-        assert (known.would_say(tokenizer, inquiry, forget, scores)[0] == right).all()
+        assert (known.would_say(tokenizer, inquiry, scores) == right).all()
 
 
 def test_a_head_does_not_need_a_cache_and_a_folder_beside_is_found(case, tmp_path, monkeypatch):
@@ -420,24 +424,12 @@ def test_the_page_shows_every_row_and_foreign_text_as_text(unlearned):
         "it loads nothing"
     )
     assert html.count('data-name="leaks"') == 120, "it once showed five rows"
-    table = list(csv.DictReader(io.StringIO(page.report_csv(report))))
-    assert sum(row["set"] == "forget" for row in table) == 120 and set(table[0]) == {*page.COLUMNS}
-
-
-@pytest.mark.parametrize(
-    "text",
-    ['=HYPERLINK("http://x")', "+1", "-2", "@SUM(A1)", "\t=1", "\r=1", "＝1", "a = b", "'=1"],
-)
-def test_no_text_in_the_table_is_a_formula_of_a_spreadsheet(text):
-    report = {"forget": {"each": [{"question": text, "p": -0.5}]}}
-    [row] = csv.DictReader(io.StringIO(page.report_csv(report), newline=""))
-    assert row["question"] == (text if text[0] in "a'" else f"'{text}") and row["p"] == "-0.5"
 
 
 def test_a_colder_sampler_is_a_sharper_model(unlearned, case):
     """T3 sampled at τ is p^(1/(Tτ)) f^(w/τ) sampled at 1, from the same random numbers."""
     model, tokenizer, forget, *_ = case
-    prompts = [own.encode_rows(tokenizer, [row])[0].ids[:6] for row in forget[:4]]
+    prompts = [encode_rows(tokenizer, [row])[0].ids[:6] for row in forget[:4]]
     head, how = unlearned.heads[0], {"seed": 3, "max_new_tokens": 12}
     cold = sample_answers(
         T3ForCausalLM(model, own.weighted(head, 1.0), 2.0), tokenizer, prompts, 4, tau=0.5, **how
@@ -476,7 +468,7 @@ def test_answers_stay_within_the_context_and_each_has_its_own_room(case):
     nothing.
     """
     model, tokenizer, forget, retain, _ = case
-    examples = own.encode_rows(tokenizer, [*forget, *retain])
+    examples = encode_rows(tokenizer, [*forget, *retain])
     short = copy.deepcopy(model)
     short.config.max_position_embeddings = max(len(example.ids) for example in examples) + 1
     lengths = []
@@ -499,17 +491,7 @@ def test_answers_stay_within_the_context_and_each_has_its_own_room(case):
     ) == [3, 18]
 
 
-def test_at_most_three_settings_are_asked_and_the_largest_is_among_them():
-    def entry(w, said, kept=(10, 10), other=(10, 10), T=1):
-        return choice.Screened(T, w, said, {"retain": kept, "other": other})
-
-    some = [entry(1, 0.4), entry(2, 0), entry(3, 0), entry(4, 0), entry(6, 0), entry(8, 0, (5, 10))]
-    assert [each.w for each in choice.candidates(some)] == [2, 4, 6]
-    assert [each.w for each in choice.candidates(some[:1])] == [1]
-    apart = [entry(1, 0.4), entry(2, 0.0, other=(5, 10))]
-    assert [each.w for each in choice.candidates(apart)] == [2], "to forget comes first"
-    one = [entry(1, 0), entry(12, 0, other=(9, 10))]
-    assert [each.w for each in choice.candidates(one)] == [1, 12], "one of ten may be chance"
+def test_the_strengths_to_choose_from():
     assert choice.grid_of(2.0) == [(2.0, 1.0)] and choice.grid_of(2.0, 0.5) == [(2.0, 0.5)]
     assert choice.grid_of() == [(1.0, w) for w in choice.STRENGTHS]
     assert choice.grid_of(w=4.0) == [(1.0, 4.0)]
@@ -519,16 +501,17 @@ def test_the_setting_that_says_least_then_keeps_most_then_is_strongest_is_best()
     """By the count of rows above a line, noise chose w = 1 over 2 and 8."""
     plain = {"T": 1.0, "w": 1.0, "said": 0, "texts": 99, "failing": 0, "changed": 0, "known": 9}
 
-    def entry(**changes):
-        return plain | changes
+    def ranks(*changes):
+        tried = [plain | change | {"n": n} for n, change in enumerate(changes)]
+        return [entry["n"] for entry in choice.ranked(tried)]
 
-    assert choice.best([entry(said=40), entry(said=9), entry(said=2, w=8.0, changed=1)]) == 2
-    assert choice.best([entry(said=11, changed=1), entry(said=9, changed=2)]) == 0, "as few"
-    assert choice.best([entry(), entry(w=8.0)]) == 1
-    assert choice.best([entry(w=8.0, failing=1), entry(w=2.0)]) == 1
-    two = [entry(said=2), entry(w=2.0)]
-    _, first, second = choice.table(two, two[1]).splitlines()
-    assert first.split()[:3] == ["1", "1", "2.0"] and second.startswith("*") and "0 of 9" in second
+    assert ranks({"said": 40}, {"said": 9}, {"said": 2, "w": 8.0, "changed": 1}) == [2, 1, 0]
+    few = {"said": 11, "changed": 1}, {"said": 9, "changed": 2}
+    assert ranks(*few) == [0, 1], "as few"
+    assert ranks({}, {"w": 8.0}) == [1, 0]
+    assert ranks({"w": 8.0, "failing": 1}, {"w": 2.0}) == [1, 0]
+    _, first, second = choice.table([plain, plain | {"said": 2, "w": 3.0}]).splitlines()
+    assert first.split()[:3] == ["1", "1", "0.0"] and second.split()[:3] == ["1", "3", "2.0"]
 
 
 def test_the_sample_rows_are_those_that_the_built_in_model_of_profile_smoke_knows():

@@ -73,6 +73,22 @@ def test_an_empty_cell_is_no_value_in_any_kind_of_file(kind, tmp_path):
     ]
 
 
+def test_a_number_is_text_in_any_kind_of_file(tmp_path):
+    """{"answer": 1998} was refused in JSON, and taken in CSV."""
+    for name, text in (
+        ("a.json", '[{"question": 7, "answer": 1998}]'),
+        ("a.csv", "question,answer\n7,1998"),
+    ):
+        (tmp_path / name).write_text(text)
+        [row] = rows.load(tmp_path / name)
+        assert (row["question"], row["answer"]) == ("7", "1998")
+    pd.DataFrame({"text": [1998.5]}).to_parquet(tmp_path / "a.parquet")
+    assert rows.load(tmp_path / "a.parquet")[0]["answer"] == "1998.5"
+    for wrong in (True, float("nan"), [1]):
+        with pytest.raises(UserError, match="answer must be text"):
+            rows.normal({"question": "q", "answer": wrong}, "here")
+
+
 def test_messages_come_back_from_parquet(tmp_path):
     pd.DataFrame({"messages": [TURNS]}).to_parquet(tmp_path / "m.parquet")
     assert rows.load(tmp_path / "m.parquet") == [ENTRIES["messages"][1]]

@@ -1,5 +1,7 @@
 """Models' answers by hand, and the verdict on them."""
 
+from itertools import product
+
 from t3lib.own import verdict
 from t3lib.own.answers import (
     GENERIC,
@@ -8,11 +10,10 @@ from t3lib.own.answers import (
     Answers,
     Text,
     build_inquiry,
-    sampler_name,
-    samples,
+    name_of,
+    plan,
 )
 from t3lib.own.assess import counts_of
-from t3lib.own.questions import OTHER_SAMPLERS
 
 NOTHING = "I do not know."
 
@@ -31,18 +32,14 @@ def said(inquiry, forget=NOTHING, *, others=None, sampled=None, kept=None, warm=
             return inquiry.rows[n]["answer"]
         return texts if isinstance(texts, str) else texts(n, way) if callable(texts) else texts[n]
 
-    texts = [
-        Text(each.row, each.kind, each.way, of(forget, each.row, each.way))
-        for each in inquiry.questions
-        if each.kind not in OTHER_SAMPLERS
-    ]
+    texts, kept_texts = [], {}
     sampled = forget if sampled is None else sampled
-    for (sampler, count), questions in samples(inquiry.questions).items():
-        for each in questions:
-            way = f"{each.way}, {sampler_name(*sampler)}"
-            texts += [Text(each.row, each.kind, way, of(sampled, each.row, way))
-                      for _ in range(count)]  # fmt: skip
-    kept_texts = {}
+    for samplers, questions in plan(inquiry.questions).items():
+        for each, sampler in product(questions, samplers):
+            way = f"{each.way}, {name_of(sampler)}" if sampler.tau else each.way
+            texts += [Text(each.row, each.kind, way,
+                           of(sampled if sampler.tau else forget, each.row, way))
+                      for _ in range(sampler.n)]  # fmt: skip
     for name in inquiry.kept:
         greedy = [row["answer"] for row in inquiry.of(name)] if kept is None else kept
         greedy = [generic] * len(inquiry.kept[name]) if name == GENERIC else greedy

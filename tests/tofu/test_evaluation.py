@@ -363,6 +363,21 @@ def test_texts_of_rows_that_are_read_alone_are_those_of_plain_passes(monkeypatch
         assert (torch.stack(seen[writer]) - logp).abs().max() < 1e-5
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_rows_are_padded_where_padding_changes_the_rounding_alone(tiny_model, dtype):
+    """SmolLM2 in bfloat16 was read in batches of one length, 25 ms a token in place of 5."""
+    model = copy.deepcopy(tiny_model).to(dtype)
+
+    def rounded(module, args, given, output):
+        hidden = given["attention_mask"].min() == 0
+        noise = torch.randn(output.logits.shape[-1], generator=torch.Generator().manual_seed(0))
+        output.logits = output.logits + 0.03 * hidden * output.logits.std() * noise
+        return output
+
+    model.register_forward_hook(rounded, with_kwargs=True)
+    assert Reader(model, []).padded is (dtype == torch.bfloat16)
+
+
 @pytest.mark.parametrize("name", FAILING)
 def test_models_that_fail_with_a_cache_are_refused(name):
     with pytest.raises(UserError, match=r"cannot be scored \(ValueError: ") as stop:

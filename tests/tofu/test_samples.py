@@ -10,8 +10,9 @@ import torch
 from t3lib.classifier.head import T3Head
 from t3lib.core.models import pad_id
 from t3lib.sampler.tilt import T3ForCausalLM
-from t3lib.tofu.reader import Reader
-from t3lib.tofu.samples import draw, sample_answers, sample_tilts
+from t3lib.tofu.reader import Reader, Reading
+from t3lib.tofu.samples import Sampler, draw, sample_answers, sample_tilts, sample_together
+from t3lib.tofu.writing import eos_ids, greedy
 
 MANY = 3000
 
@@ -164,3 +165,30 @@ def test_tilts_share_passes_and_draw_what_each_draws_alone(peaked, tokenizer, mo
         return sum(read)
 
     assert (states(tilts[0], tilts[2]) == states(tilts[0])) == (seed != 5)
+
+
+def test_samplers_share_passes_and_draw_what_each_draws_alone(peaked, tokenizer, monkeypatch):
+    """The greedy answer is one of them."""
+    torch.manual_seed(1)
+    tilts = [(None, 1.0), (T3Head(32, len(tokenizer), 3, init_b="kaiming"), 2.0)]
+    prompts = [tokenizer(text)["input_ids"] for text in ("Who?", "Where was she born?", "Why?")]
+    samplers, room = [Sampler(1, 0.0), Sampler(4, 0.6, 0.9), Sampler(3)], [6, 4, 5]
+    read, call = [], Reader._call
+
+    def counted(reader, ids, *more, **options):
+        read.append(len(ids))
+        return call(reader, ids, *more, **options)
+
+    monkeypatch.setattr(Reader, "_call", counted)
+    found = sample_together(peaked, tokenizer, prompts, samplers, tilts, 5, room)
+    states, start = sum(read), 1
+    for count, tau, top_p in samplers[1:]:
+        how = {"seed": Sampler(count, tau, top_p).seeds(5, prompts), "max_new_tokens": room}
+        alone = sample_tilts(peaked, tokenizer, prompts, count, tilts, **how, tau=tau, top_p=top_p)
+        assert [[texts[start : start + count] for texts in of] for of in found] == alone
+        start += count
+    reading = Reading(pad_id(tokenizer), eos_ids(peaked, tokenizer))
+    for ids, texts in zip(greedy(peaked, prompts, reading, tilts, max_new_tokens=room), found):
+        decoded = [tokenizer.decode(each, skip_special_tokens=True).strip() for each in ids]
+        assert decoded == [each[0] for each in texts]
+    assert 2 * states < sum(read), "apart they read more"
