@@ -5,13 +5,16 @@ prompts have unequal lengths. The reference runs the whole text through the Tran
 float64, without a cache, and writes the formulas out. With SERVING_OUT=FILE the table is written.
 """
 
+import asyncio
 import json
 import math
 import os
 import platform
+import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -29,6 +32,7 @@ os.environ |= {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
 import torch
 import torch.nn.functional as F
 from conftest import byte_tokenizer
+from serve_cases import CASES, Server, check_case
 from transformers import (
     AutoModelForCausalLM,
     LlamaConfig,
@@ -42,10 +46,13 @@ from vllm.distributed import cleanup_dist_env_and_memory
 from t3lib.classifier.head import T3Head
 from t3lib.core import smollm2
 from t3lib.core.errors import UserError
+from t3lib.core.models import load_model
 from t3lib.core.rows import prompt
-from t3lib.sampler import belonging
+from t3lib.own.report import judged_as
+from t3lib.sampler import belonging, vllm
 from t3lib.sampler.tilt import T3ForCausalLM
 from t3lib.sampler.vllm import T3LlamaForCausalLM, T3TransformersForCausalLM
+from t3lib.sampler.vllm_check import asked_itself
 
 LLAMA, OTHERS = (each.__name__ for each in (T3LlamaForCausalLM, T3TransformersForCausalLM))
 T, W, GATE, NEW = 2.5, 1.25, 0.5, 24
@@ -119,11 +126,28 @@ def reference(model, heads, ids, prompt_length):
     return logp.log_softmax(-1)[rows], base[rows]
 
 
+class AsAsync:
+    """What `asked_itself` needs of an AsyncLLM, from an LLM in this process."""
+
+    def __init__(self, llm):
+        self.llm, self.model_config = llm, llm.llm_engine.model_config
+
+    async def collective_rpc(self, method, args=()):
+        return self.llm.collective_rpc(method, args=args)
+
+    async def generate(self, prompt, params, name):
+        yield self.llm.generate([prompt], params, use_tqdm=False)[0]
+
+
 @contextmanager
-def engine(folder, heads=(), architecture=LLAMA, **settings):
-    """A vLLM engine in this process; with heads T3, without them the base alone."""
+def engine(folder, heads=(), architecture=LLAMA, sound=True, choose=False, **settings):
+    """A vLLM engine in this process; with heads T3, without them the base alone.
+
+    sound: whether the engine finds nothing wrong when it asks itself. choose: requests may choose
+    among the heads.
+    """
     t3 = {"architectures": [architecture], "t3_head": [head.place for head in heads]}
-    t3["t3_allow_samplers"] = True
+    t3 |= {"t3_allow_samplers": True, "t3_choose_heads": choose}
     settings = {"enforce_eager": True, "max_num_seqs": 8, "block_size": 32} | settings
     llm = LLM(
         str(folder),
@@ -135,6 +159,8 @@ def engine(folder, heads=(), architecture=LLAMA, **settings):
         **settings,
     )
     try:
+        if heads and sound:
+            assert asyncio.run(asked_itself(AsAsync(llm))) == ""
         yield llm
     finally:
         llm.llm_engine.engine_core.shutdown()
@@ -223,7 +249,7 @@ def test_batches_the_prefix_cache_and_the_bytes_of_the_cache(world):
         first, again = greedy(llm, prompts), greedy(llm, prompts)
 
         def look(model):
-            assert not hasattr(model, "compute_logits_local")
+            assert not hasattr(model, "compute_logits_local") and not hasattr(model, "lm_head")
             return [type(model).__name__, model.t3_pool.sliding_window]
 
         assert llm.apply_model(look) == [[LLAMA, None]]
@@ -297,6 +323,57 @@ def test_several_heads_other_priors_neutral_and_missing_tokens(world):
         worst,
     )
     assert equal == count and worst < 1e-4
+
+
+def test_a_request_chooses_among_the_heads(world):
+    """One batch: some requests name one head, some the other, some none."""
+    folder, made, _, prompts = world
+    heads = [saved_head(world, "llama", name, seed=n, temperature=T) for n, name in enumerate("ab")]
+    wanted = [["llama-a"], None, ["llama-b"], ["llama-b", "llama-a"], ["llama-a"], None]
+    params = [
+        SamplingParams(
+            temperature=0, max_tokens=NEW, ignore_eos=True, extra_args=each and {"t3_heads": each}
+        )
+        for each in wanted
+    ]
+    given = [{"prompt_token_ids": each} for each in prompts]
+    with engine(folder / "llama", heads, choose=True) as llm:
+        outputs = llm.generate(given, params, use_tqdm=False)
+        with pytest.raises(Exception, match="t3_heads is a list of at least one of: llama-a, ll"):
+            llm.generate(given[:1], SamplingParams(extra_args={"t3_heads": ["c"]}), use_tqdm=False)
+    model, equal, of_all = made["llama"].double(), 0, 0
+    for tokens, chosen, output in zip(prompts, wanted, outputs):
+        ids = list(output.outputs[0].token_ids)
+        some = [head for head in heads if not chosen or head.place.rpartition("/")[2] in chosen]
+        for which in (some, heads):
+            logp, _ = reference(model, which, torch.tensor([tokens + ids]), len(tokens))
+            same = (logp.argmax(-1) == torch.tensor(ids)).sum().item()
+            equal, of_all = (equal + same, of_all) if which is some else (equal, of_all + same)
+    model.float()
+    ROWS.append(f"| two heads, each request with its own choice | {equal} of {6 * NEW} | |")
+    assert equal == 6 * NEW > of_all
+
+
+@pytest.mark.parametrize("what", ["past compute_logits", "another mean"])
+def test_an_engine_that_does_not_sample_t3_finds_it(world, monkeypatch, what):
+    """vLLM may get a path that samples from hidden states and the output layer."""
+    folder, *_ = world
+    head = saved_head(world, "llama", w=W, temperature=T)
+    said = "greedy tokens do not come from its logits"
+    if what == "another mean":
+        monkeypatch.setattr(vllm, "pooled", lambda attention, z: z)
+        said = "its pooled contexts differ by"
+    with engine(folder / "llama", [head], sound=False) as llm:
+
+        def plant(model):
+            width = SIZES["hidden_size"]
+            model.compute_logits = lambda rows: model.logits_processor(
+                model.t3_lm_head, rows[:, :width].contiguous()
+            )
+
+        if what == "past compute_logits":
+            llm.apply_model(plant)
+        assert said in asyncio.run(asked_itself(AsAsync(llm)))
 
 
 def test_a_gate(world):
@@ -550,6 +627,34 @@ def server(folder, head, log):
     finally:
         process.terminate()
         process.wait(timeout=60)
+
+
+@pytest.fixture(scope="module")
+def gated(world):
+    """`t3 serve` with vLLM behind it, and a head whose report is a pass."""
+    folder, made, tokenizer, _ = world
+    head = saved_head(world, "llama", w=W, temperature=T)
+    base, own = load_model(folder / "llama")
+    rows = [{"question": "Who?", "answer": "Ada.", "system": "Be kind."}]
+    head.info = belonging.origin(base, own, rows, rows, 3)
+    place = folder / "served"
+    head.save_pretrained(place / "head")
+    (place / "base").symlink_to(folder / "llama")
+    (place / "head-report").mkdir()
+    report = {"verdict": {"success": True, "sentence": "0 of 1 rows leak."}}
+    report |= {"coverage": {"texts": 16}, "judged": judged_as([head], head)}
+    (place / "head-report" / "report.json").write_text(json.dumps(report))
+    found = Server(place, "head")
+    for pipe in (found.process.stdout, found.process.stderr):
+        threading.Thread(target=pipe.read, daemon=True).start()  # or it would fill up
+    yield found
+    found.process.send_signal(signal.SIGINT)
+    found.process.wait(timeout=60)
+
+
+@pytest.mark.parametrize(("name", "body", "refusal"), CASES, ids=[case[0] for case in CASES])
+def test_every_field_long_empty_and_wrong_alone_and_six_at_once(gated, name, body, refusal):
+    check_case(gated, body, refusal)
 
 
 REFUSED = {
