@@ -387,8 +387,8 @@ def model_name(args: argparse.Namespace, name: str) -> str:
     ):
         advice = "because it has no config.json"
         if file := next(folder.glob("*.gguf"), None):
-            call = f"dequantised(Path({str(file)!r}), Path('NEW'))"
-            advice = f"but a GGUF file. From Python, t3lib.core.smollm2.{call} makes one of a Llama"
+            call = "t3lib.core.smollm2.dequantised(Path(FILE), Path(NEW))"
+            advice = f"but {file.name}: {call} makes one of a Llama"
         raise UserError(f"--model {name}: this folder holds no model, {advice}")
     return name
 
