@@ -406,7 +406,7 @@ def _check_special(
     """
     _, special, known = _special(tokenizer)
     roles = tuple(turn["role"] for turn in turns)
-    key = str(tokenizer.chat_template), roles, bool(system), answered
+    key = str(tokenizer.chat_template), roles, system and "x", answered
     if key not in known:
         texts = [turn | {"content": "x"} for turn in turns]
         if answered:
