@@ -1,8 +1,9 @@
 """The ways in which a model is asked for an answer.
 
-Ways are dealt into three lists, which share nothing but a row as it stands: those that heads are
+Ways are dealt into three lists, which share no words but those of a row: those that heads are
 fitted on (`FITTING`), those by which T and w are chosen (`CHOOSING`), and sealed ones, which only
-the verdict asks (`SEALED`). Each way belongs to a kind of asking, such as "reworded". The verdict
+the verdict asks (`SEALED`). They do share two means: fitting, too, leaves letters out and samples
+at τ = 0.5. Each way belongs to a kind of asking, such as "reworded". The verdict
 asks in all kinds of the last two lists, with about as many texts in each.
 
 A row with the field `bare` is asked without the token that begins a text (BOS); the word means
