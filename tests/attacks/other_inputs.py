@@ -453,7 +453,7 @@ COMMANDS = [
     (["unlearn", *ON, *sets(rank="0.5")], "rank must be"),
     (["unlearn", *ON, *sets(colour="red")], "not NAME=VALUE with a name among T, w"),
     (["unlearn", *ON, "--set", "rank"], "not NAME=VALUE"),
-    (["unlearn", *ON, "--epoch", "3", "--colour", "red"], "unknown arguments: --epoch 3 --colour"),
+    (["unlearn", *ON, "--epoch", "3", "--colour", "red"], "there is no --colour: is it --columns"),
     (["generate", "--model", "x", "--head", "nowhere", ""], "empty question"),
     (["generate", "--model", "x", "--head", "h", "--\x1b[2J", "Who?"], r"--\x1b[2J"),
     (["reproduce", "--seeds", "1,two"], "list of whole numbers"),

@@ -89,7 +89,7 @@ def test_a_head_names_no_folder_of_the_machine_and_finds_it_again(saved, tokeniz
     assert AutoModelForCausalLM.from_pretrained(head).name_or_path == str(base)
     moved = base.rename(base.parent / "elsewhere")
     for each in (AutoModelForCausalLM, AutoTokenizer, T3ForCausalLM):
-        with pytest.raises(UserError, match=r"base, base, is not here: give it \(base=\)"):
+        with pytest.raises(UserError, match=r"base, base, is not here: give it \(--model, base=\)"):
             each.from_pretrained(head)
     again = AutoModelForCausalLM.from_pretrained(head, base=str(moved))
     assert written(again, tokenizer) == written(load(head, moved), tokenizer)

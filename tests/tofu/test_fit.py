@@ -1,7 +1,6 @@
 """`fit_on_rows()`: rows in, a head out that records its making; the base untouched."""
 
 import copy
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,8 +11,6 @@ from t3lib.classifier.fit import fit_head
 from t3lib.classifier.head import T3Head
 from t3lib.core.rows import encode_rows
 from t3lib.core.settings import FitSettings
-from t3lib.own import assess
-from t3lib.own.rows import Rows
 from t3lib.sampler import belonging
 from t3lib.sampler.tilt import T3ForCausalLM
 from t3lib.tofu.fit import fit_on_rows
@@ -95,9 +92,5 @@ def test_ids_without_a_token_are_never_sampled(tiny_model, tokenizer, tmp_path):
         assert logits.softmax(-1)[..., :size].min() > 0
         losses = answer_losses(base, [example], Reading(0), [(each, 3)])
         assert losses[0, 0] == pytest.approx(-answer_logp(model, tokenizer, FORGET[:1]), abs=1e-5)
-    report = {"verdict": {"lines": ["Yes."]}, "forget": {"ways": []}}
-    asked, rows = SimpleNamespace(n=4, kept={}), Rows(FORGET, RETAIN)
-    found = assess.complete(report, asked, base, tokenizer, rows)["verdict"]["lines"]
-    assert found[-1] == f"ids without a token: 128 of the base's {size + 128}"
     whole = belonging.tokens_known(tokenizer, size)
     assert whole is None, "where every id is a token, nothing is recorded"
