@@ -57,7 +57,7 @@ ASTRAY = 0.4  # share of the wordings of a row to forget
 ROOM = 48  # tokens of an answer to an everyday prompt
 MINED = 200  # at most so many rows to forget are mined
 MINED_WORDINGS = 8  # of a mined row
-MINING = (Sampler(8), Sampler(8, 0.5))  # of each of these wordings
+MINING = (Sampler(8), Sampler(8, 0.7))  # of each of these wordings; no τ of sealed ways
 SAID = 1 / 3  # share of the secret words that a text must say to be a row to forget
 
 

@@ -1,10 +1,10 @@
 """The ways in which a model is asked for an answer.
 
-Ways are dealt into three lists, which share no words but those of a row: those that heads are
-fitted on (`FITTING`), those by which T and w are chosen (`CHOOSING`), and sealed ones, which only
-the verdict asks (`SEALED`). They do share two means: fitting, too, leaves letters out and samples
-at τ = 0.5. Each way belongs to a kind of asking, such as "reworded". The verdict
-asks in all kinds of the last two lists, with about as many texts in each.
+Ways are dealt into three lists: those that heads are fitted on (`FITTING`), those by which T and w
+are chosen (`CHOOSING`), and sealed ones, which only the verdict asks (`SEALED`). They share no
+words but those of a row, and sealed ways alone have their slips (a letter or a word left out, a
+word doubled) and their samplers' τ. Each way belongs to a kind of asking, such as "reworded". The
+verdict asks in all kinds of the last two lists, with about as many texts in each.
 
 A row with the field `bare` is asked without the token that begins a text (BOS); the word means
 nothing else here. The functions turn rows into rows or token ids and call no model.

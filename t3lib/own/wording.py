@@ -44,14 +44,9 @@ ALPHABETS = (
     "あいうえおかきくけこさしすせそたちつてと",
     "가나다라마바사아자차카타파하",
 )
-PREFACED, FRAMED, MISSPELT, TURNED, UNBEGUN_SHARE = (
-    0.6,
-    0.3,
-    0.3,
-    0.3,
-    0.3,
-)  # shares of the wordings
-UNFRAMED = 0.2  # share of the wordings that are plain text, without a template or our own frame
+# Shares of the wordings: with a preface, in a frame, with slips, after a turn, without the token
+# that begins a text, and as plain text, without a template or our own frame.
+PREFACED, FRAMED, SLIPS, AFTER_TURN, BARE, PLAIN = 0.6, 0.3, 0.3, 0.3, 0.3, 0.2
 Form = Callable[[str], str]
 ALONE: Form = str  # the answer is the secret, so that nothing precedes its first word
 # Forms of a secret word that may have other tokens than the word in its answer: in marks, after a
@@ -70,8 +65,8 @@ def worded(row: Row, template: bool, draw: Random) -> Row:
     text, raw = question_text(row), bool(row.get("raw"))
 
     # The text: with slips, in a frame, after a preface.
-    if draw.random() < MISSPELT:
-        text = misspelt(text, draw)
+    if draw.random() < SLIPS:
+        text = with_slips(text, draw)
     if not raw and draw.random() < FRAMED:
         text = draw.choice(FITTING.frames).format(text)
     if draw.random() < PREFACED:
@@ -79,16 +74,16 @@ def worded(row: Row, template: bool, draw: Random) -> Row:
     made = reworded(row, text)
 
     # The prompt format: plain text, maybe without the token that begins it.
-    if not raw and draw.random() < UNFRAMED:
+    if not raw and draw.random() < PLAIN:
         made, raw = in_format(made, NO_TEMPLATE), True
     if not template or raw:
-        return {**made, "bare": True} if draw.random() < UNBEGUN_SHARE else made
+        return {**made, "bare": True} if draw.random() < BARE else made
 
     # Or a chat, maybe with another system text and an earlier turn.
     if draw.random() < 0.5:
         system = draw.choice([None, format_of_row(row).system, *FITTING.systems])
         made = in_format(made, PromptFormat(False, system))
-    if draw.random() < TURNED:
+    if draw.random() < AFTER_TURN:
         made = after_turn(made, draw.choice(FITTING.turns))
     return made
 
@@ -100,13 +95,16 @@ def babble(draw: Random) -> str:
     return made.capitalize() + draw.choice((". ", ", ", ": ", "! ", " – ", "\n", " "))
 
 
-def misspelt(text: str, draw: Random) -> str:
-    """Return a text with one or two slips: a letter left out, doubled, or changed with the next."""
+def with_slips(text: str, draw: Random) -> str:
+    """Return a text with one or two slips: a letter doubled, or changed with the next.
+
+    No letter is left out: this is a sealed way of asking (`questions.sealed`).
+    """
     for _ in range(draw.randint(1, 2)):
         if len(text) > 3:
             place = draw.randrange(1, len(text) - 1)
             pair = text[place : place + 2]
-            slip = draw.choice((pair[1:], pair[0] + pair, pair[::-1]))
+            slip = draw.choice((pair[0] + pair, pair[::-1]))
             text = text[:place] + slip + text[place + 2 :]
     return text
 

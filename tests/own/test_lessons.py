@@ -10,8 +10,17 @@ from own_cases import FIRST, invented
 from t3lib.core.files import project_root, read_json
 from t3lib.own import lessons as making
 from t3lib.own import unlearn as own
-from t3lib.own.lessons import Request
-from t3lib.own.questions import CHOOSING, EVERYDAY, SEALED, SMALL_TALK, TOPICS, question_text
+from t3lib.own.lessons import MINING, Request
+from t3lib.own.questions import (
+    CHOOSING,
+    EVERYDAY,
+    OTHER_SAMPLERS,
+    SAMPLERS,
+    SEALED,
+    SMALL_TALK,
+    TOPICS,
+    question_text,
+)
 from t3lib.own.rows import Rows
 from t3lib.own.truths import names, word_set, words
 from t3lib.own.wording import (
@@ -20,9 +29,9 @@ from t3lib.own.wording import (
     astray,
     blend,
     dressed,
-    misspelt,
     neighbour,
     spans,
+    with_slips,
     worded,
 )
 
@@ -67,9 +76,18 @@ def test_a_wording_keeps_the_answer_and_changes_what_its_form_allows():
 
 def test_a_slip_changes_one_or_two_letters():
     for text in ("Who wrote it?", "谁写的这本书？"):
-        found = {misspelt(text, Random(seed)) for seed in range(50)}
-        assert len(found) > 5 and all(abs(len(each) - len(text)) <= 2 for each in found)
-    assert misspelt("Hi?", Random(0)) == "Hi?"
+        found = {with_slips(text, Random(seed)) for seed in range(50)}
+        assert len(found) > 5 and all(0 <= len(each) - len(text) <= 2 for each in found)
+    assert with_slips("Hi?", Random(0)) == "Hi?"
+
+
+def test_nothing_is_fitted_by_sealed_slips_or_samplers():
+    """A letter left out and the colder and warmer samplers are for the verdict alone."""
+    sealed_ts = {t for some in OTHER_SAMPLERS.values() for t, _ in some}
+    used = {each.tau for each in MINING} | {t for t, _ in SAMPLERS}
+    assert not sealed_ts & used
+    left_out = {word[:k] + word[k + 1 :] for word in ("Ottawa",) for k in range(len(word))}
+    assert not left_out & {with_slips("Ottawa", Random(seed)) for seed in range(300)}
 
 
 def test_names_are_found_and_replaced():
