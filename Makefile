@@ -1,12 +1,12 @@
 # make                       build .venv, and regenerate the paper at profile cpu in out/cpu
 # make PROFILE=smoke         a first look in a few minutes
-# make OUT=results/cpu       the same into the committed folder
+# make OUT=results/profiles/cpu       the same into the committed folder
 # make explore               open JupyterLab on a copy of the first notebook
 # make test                  run pytest, then nbval on the notebooks with their own parameters
 # T3_TEST_ORDER=7 make test  run the tests in the random order of seed 7
 # make test-floor            test core, classifier, sampler and tofu with the lowest versions allowed
-# make serving-test         test T3 inside vLLM in a venv of its own: results/serving.md
-# make attacks               try bad inputs, damaged files, full disks, signals, killed runs: results/faults.md
+# make serving-test         test T3 inside vLLM in a venv of its own: results/studies/tried/serving.md
+# make attacks               try bad inputs, damaged files, full disks, signals, killed runs: results/studies/tried/faults.md
 # make site                  write the executed notebooks as web pages to build/site
 # make site RESULTS=out      the same with your own runs
 # make release               prepare the files of a release in build/release; publishing needs a person
@@ -88,7 +88,7 @@ test-floor: .venv-floor/ready
 
 serving-test: export OMP_NUM_THREADS = 1
 serving-test: .venv-vllm/ready
-	SERVING_OUT=results/serving.md .venv-vllm/bin/pytest tests/serving
+	SERVING_OUT=results/studies/tried/serving.md .venv-vllm/bin/pytest tests/serving
 
 attacks: export OMP_NUM_THREADS = 1
 attacks: .venv/ready
@@ -97,11 +97,11 @@ attacks: .venv/ready
 
 site: .venv/ready
 	rm -rf build/site
-	$(BIN)/python -m t3lab.report.site build/site $(or $(RESULTS),results)
+	$(BIN)/python -m t3lab.report.site build/site $(or $(RESULTS),results/profiles)
 
 # All of it is of the last commit, and the same commit gives the same bytes again (with GNU tar).
 release: .venv/ready
-	$(BIN)/python results/cpu/models.py --out build/models
+	$(BIN)/python results/profiles/cpu/models.py --out build/models
 	rm -rf build/release build/source && mkdir -p build/release build/source
 	git archive HEAD t3lib pyproject.toml README.md LICENSE | tar -x -C build/source
 	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build --no-isolation --wheel \

@@ -272,7 +272,7 @@ def without_picture(executed):
     return found
 
 
-EXECUTED = sorted((ROOT / "results").glob("*/notebooks/*.ipynb"))
+EXECUTED = sorted((ROOT / "results").glob("profiles/*/notebooks/*.ipynb"))
 
 
 @pytest.mark.parametrize("path", EXECUTED, ids=lambda path: f"{path.parents[1].name}/{path.stem}")
@@ -294,6 +294,9 @@ def test_committed_copies_name_no_folder_of_the_machine_that_made_them(path):
 def test_the_copy_of_the_first_notebook_is_of_todays_cells():
     """`make` does not run it, so nothing else makes this copy again."""
     name = "00_t3_in_five_minutes.ipynb"
-    places = (ROOT / "notebooks" / name, ROOT / "results" / "smollm" / "notebooks" / name)
+    places = (
+        ROOT / "notebooks" / name,
+        ROOT / "results" / "profiles" / "smollm" / "notebooks" / name,
+    )
     today, copy = (code_below_parameters(nbformat.read(path, 4)) for path in places)
     assert today == copy

@@ -91,7 +91,9 @@ def add_verbs(verbs: Any) -> None:
     p.add_argument("--fresh", action="store_true", help="ignore the cache and run everything again")
     p.add_argument("--dry-run", action="store_true", help="print what is cached and what would run")
 
-    p = verb(verbs, "compare", "compare two folders of results", compare, "out/cpu results/cpu")
+    p = verb(
+        verbs, "compare", "compare two folders of results", compare, "out/cpu results/profiles/cpu"
+    )
     p.add_argument("a", type=Path, metavar="A", help="a results folder")
     p.add_argument(
         "b",
@@ -222,7 +224,7 @@ def reproduce(args: argparse.Namespace) -> int:
         _, lines = compare(out, theirs)
     except UserError as error:  # such as results that have no run in common
         lines = [printable(error)]
-    print(f"beside results/{name}: {lines[-1]} (t3 compare {os.path.relpath(out)})")
+    print(f"beside results/profiles/{name}: {lines[-1]} (t3 compare {os.path.relpath(out)})")
 
     return code
 

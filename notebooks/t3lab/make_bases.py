@@ -1,7 +1,8 @@
 """Make the base models that a profile only names, because training them takes hours.
 
 Such a profile names folders under `models`; what is there is known by its content, so an edit of
-the training code trains nothing again. results/PROFILE/make_bases.py is the command for each.
+the training code trains nothing again. results/profiles/PROFILE/make_bases.py is the command for
+each.
 """
 
 import shutil

@@ -1,4 +1,4 @@
-"""The command line that the scripts beside the results share (results/*/*.py)."""
+"""The command line that the scripts beside the results share (results/*/*/*.py)."""
 
 import argparse
 import os
@@ -6,6 +6,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -39,10 +40,12 @@ def tiny(profile: profiles.Profile, **more: Any) -> profiles.Profile:
 
 def made(began: float | None = None) -> dict[str, Any]:
     """Return what made.json says of a script's tables: the commit and the command, and the
-    CPU-seconds since `began` (of `time.process_time`), if it is given.
+    CPU-seconds since `began` (of `time.process_time`), if it is given. The folder after --data is
+    of this machine, and is called DIR.
     """
     seconds = {} if began is None else {"cpu_seconds": round(time.process_time() - began)}
-    command = shlex.join(["python", *sys.argv])
+    words = ["DIR" if before == "--data" else word for before, word in pairwise(["", *sys.argv])]
+    command = shlex.join(["python", *words])
     return {"commit": results.provenance()["git_commit"], **seconds, "command": command}
 
 

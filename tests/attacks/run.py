@@ -1,4 +1,4 @@
-"""`make attacks`: every case of every kind, one after the other; writes results/faults.md.
+"""`make attacks`: every case of every kind, one after the other; writes faults.md.
 
 python tests/attacks/run.py [--every N]     N: each N-th case, no whole runs, and no table
 """
@@ -49,7 +49,7 @@ def main(every: int) -> int:
         print(f"{what}: {dict(counts)}", flush=True)
         rows.append((what, counts.total(), *(counts[each] for each in HEADINGS[2:])))
     if every == 1:
-        with atomic_write(ROOT / "results" / "faults.md") as handle:
+        with atomic_write(ROOT / "results" / "studies" / "tried" / "faults.md") as handle:
             handle.write("".join(f"| {' | '.join(map(str, row))} |\n" for row in rows))
     return int(any(row[3:] != (0, 0) for row in rows[2:]))
 

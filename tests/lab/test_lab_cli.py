@@ -19,11 +19,15 @@ def test_results_of_uncommitted_code_are_refused_in_one_line(monkeypatch, capsys
     monkeypatch.setattr(results.origin, "_git_state", lambda: ("c", True))
     monkeypatch.setattr("t3lab.grid.reproduce.reproduce", lambda *_, **__: 0)
     argv = ["reproduce", "--profile", "cpu", "--only", "05_paper_tables"]
-    argv += ["--out", str(ROOT / "results" / "cpu")]
+    argv += ["--out", str(ROOT / "results" / "profiles" / "cpu")]
     for more, code in (([], 2), (["--dry-run"], 0)):
         assert cli.main([*argv, *more]) == code
     err = capsys.readouterr().err
-    assert err.count("\n") == 1 and "commit your changes first" in err and "results/cpu" in err
+    assert (
+        err.count("\n") == 1
+        and "commit your changes first" in err
+        and "results/profiles/cpu" in err
+    )
 
 
 @pytest.fixture
@@ -187,11 +191,11 @@ def test_compare_sets_a_folder_beside_the_committed_results_of_its_profile(
     tmp_path, capsys, monkeypatch
 ):
     monkeypatch.setattr("t3lab.grid.status.project_root", lambda: tmp_path)
-    for folder, score in (("out/tiny", 0.25), ("results/tiny", 0.5)):
+    for folder, score in (("out/tiny", 0.25), ("results/profiles/tiny", 0.5)):
         (tmp_path / folder / "tables").mkdir(parents=True)
         (tmp_path / folder / "tables" / "tofu.csv").write_text(f"method,fq\nNPO\x1b,{score}\n")
         (tmp_path / folder / "manifest.json").write_text('{"profile": "tiny"}')
-    ours, theirs = tmp_path / "out" / "tiny", tmp_path / "results" / "tiny"
+    ours, theirs = tmp_path / "out" / "tiny", tmp_path / "results" / "profiles" / "tiny"
     assert cli.main(["compare", str(ours)]) == 1
     printed = capsys.readouterr().out
     assert f"a: {ours}, b: {theirs}" in printed and "\x1b" not in printed
@@ -210,7 +214,9 @@ def test_compare_sets_a_folder_beside_the_committed_results_of_its_profile(
     argv = ["reproduce", "--profile", str(tmp_path / "tiny.yaml"), "--out", str(ours)]
     assert cli.main(argv) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines == [f"beside results/tiny: {compared} (t3 compare {os.path.relpath(ours)})"]
+    assert lines == [
+        f"beside results/profiles/tiny: {compared} (t3 compare {os.path.relpath(ours)})"
+    ]
     (ours / "tables" / "tofu.csv").unlink()
     assert cli.main(argv) == 0
     assert "have no run in common" in capsys.readouterr().out

@@ -220,7 +220,7 @@ def test_provenance(tmp_path):
 @pytest.fixture
 def checkout(tmp_path, monkeypatch):
     """A checkout of one commit; run(*words) calls git in it."""
-    for name in ("code.py", "results/cpu/table.csv", "notebooks/profiles/tuned/cpu.yaml"):
+    for name in ("code.py", "results/profiles/cpu/table.csv", "notebooks/profiles/tuned/cpu.yaml"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("1")
     for words in (
@@ -233,9 +233,9 @@ def checkout(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.parametrize("change", ["code.py", "new.py", "results/cpu/make.py"])
+@pytest.mark.parametrize("change", ["code.py", "new.py", "results/profiles/cpu/make.py"])
 def test_results_come_from_a_commit(checkout, change):
-    results.check_clean(checkout / "results" / "cpu")
+    results.check_clean(checkout / "results" / "profiles" / "cpu")
     (checkout / change).write_text("2")
     for folder in (checkout / "results", checkout / "results" / "new"):
         with pytest.raises(UserError, match="commit your changes first") as caught:
@@ -245,14 +245,18 @@ def test_results_come_from_a_commit(checkout, change):
         results.check_clean(checkout / folder)
     assert results.provenance()["dirty"] is True
     shutil.rmtree(checkout / ".git")
-    results.check_clean(checkout / "results" / "cpu")
+    results.check_clean(checkout / "results" / "profiles" / "cpu")
 
 
 def test_what_runs_write_is_no_uncommitted_change(checkout):
-    written = ("results/cpu/table.csv", "results/new.csv", "results/cpu/.ab12.partial")
+    written = (
+        "results/profiles/cpu/table.csv",
+        "results/new.csv",
+        "results/profiles/cpu/.ab12.partial",
+    )
     for name in (*written, "notebooks/profiles/tuned/cpu.yaml"):
         (checkout / name).write_text("2")
-    results.check_clean(checkout / "results" / "cpu")
+    results.check_clean(checkout / "results" / "profiles" / "cpu")
     assert results.provenance()["dirty"] is False
 
 
@@ -432,7 +436,7 @@ def test_runs_by_other_or_unknown_code_are_named_and_stay(tmp_path):
 
 
 def test_the_table_of_two_trainings_is_that_of_the_committed_runs():
-    folder = ROOT / "results" / "tofu-cpu"
+    folder = ROOT / "results" / "profiles" / "tofu-cpu"
     frame = results.tidy(results.read_runs(folder / "runs")).fillna({"T": 0, "w": 0})
     means = frame.groupby(["method", "split", "T", "w"])[["fq", "mu_rouge", "mu"]].mean()
     for row in pd.read_csv(folder / "tables" / "two_bases.csv").fillna(0).to_dict("records"):

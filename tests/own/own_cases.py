@@ -1,4 +1,4 @@
-"""A model that memorised invented rows. results/own/cases.py has further kinds of it."""
+"""A model that memorised invented rows. results/studies/own/cases.py has further kinds of it."""
 
 import random
 from typing import Any
@@ -111,7 +111,7 @@ def gpt2(size: int, **changes: Any) -> GPT2LMHeadModel:
 
 
 def memorised(seed: int) -> tuple:
-    """(model, tokenizer, forget, retain, other) of a GPT-2, half as deep as that of results/own."""
+    """(model, tokenizer, forget, retain, other) of a GPT-2, half as deep as that of studies/own."""
     tokenizer, rows = byte_pairs(), invented(60, seed)
     torch.manual_seed(seed)
     model = gpt2(len(tokenizer), n_layer=1, activation_function="gelu_pytorch_tanh")

@@ -176,7 +176,9 @@ def test_everyday_prompts_are_rows_to_keep(taught):
     assert len({question_text(each.row) for each in found} & texts) > 0.3 * len(texts), (
         "half as they are"
     )
-    unrelated = read_json(project_root() / "results" / "own" / "known.json")["unrelated"]
+    unrelated = read_json(project_root() / "results" / "studies" / "own" / "known.json")[
+        "unrelated"
+    ]
     assert not texts & {*SMALL_TALK, *unrelated}
     lengths = [len(tokenizer(each.row["answer"])["input_ids"]) for each in found]
     assert max(lengths) > 16, "a long answer is not cut to the length of a row's"

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from conftest import ROOT
 
-FOLDER = ROOT / "results" / "cpu-worlds"
+FOLDER = ROOT / "results" / "studies" / "cpu-worlds"
 NAMES = {"forget": ("forget_error", "leak", "total_variation"), "retain": ("retain_error",)}
 SPREAD = {"forget": "recited", "retain": "kept"}
 

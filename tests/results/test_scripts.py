@@ -22,56 +22,58 @@ RESULTS = ROOT / "results"
 STORIES = ("known by itself", "taught by heart")
 SCRIPTS = [  # script, its arguments, files that it must write
     (
-        "cpu-worlds/make.py",
+        "studies/cpu-worlds/make.py",
         ["--worlds", "1", "2"],
         ["tables/worlds_each.csv", "tables/worlds.csv", "figures/worlds.svg", "made.json"],
     ),
     (
-        "cpu-worlds/errors.py",
+        "studies/cpu-worlds/errors.py",
         ["--worlds", "1"],
         ["tables/errors_each.csv", "tables/errors.csv", "figures/errors.svg", "errors/made.json"],
     ),
     (
-        "cpu-worlds/doubts.py",
+        "studies/cpu-worlds/doubts.py",
         ["--worlds", "1", "--samples", "4"],
         ["tables/doubts.csv", "tables/doubts_free.csv", "tables/identified.csv", "doubts.json"],
     ),
     (
-        "cpu-worlds/guided.py",
+        "studies/cpu-worlds/guided.py",
         ["--worlds", "0", "1"],
         ["tables/guided_search.csv", "tables/guided_each.csv", "tables/guided_texts.csv"]
         + ["tables/guided.csv", "figures/guided.svg", "guided/made.json"],
     ),
     (
-        "attacks/make.py",
+        "studies/attacks/make.py",
         ["--methods", "Retrained,NPO,T3 (gated)", "--seeds", "1"],
         ["tables/recover.csv", "tables/requests.csv", "attacks.json"],
     ),
     (
-        "cpu-fixed/make.py",
+        "studies/cpu-fixed/make.py",
         [],
         ["tables/fixed_epoch.csv", "tables/fixed_search.csv", "made.json"],
     ),
     (
-        "gate/make.py",
+        "studies/gate/make.py",
         [],
         ["tables/gate_cpu.csv", "tables/gate_leak.csv", "tables/gate_dial.csv", "tuned.yaml"]
         + ["figures/gate_dial.svg", "made.json"],
     ),
-    ("own/make.py", [], ["own.csv"]),
+    ("studies/own/make.py", [], ["own.csv"]),
     (
-        "smollm/authors.py",
+        "profiles/smollm/authors.py",
         ["--sets", "1", "--methods", "Original,Retrained,T3"],
         ["tables/authors_each.csv", "tables/authors.csv", "authors.json"],
     ),
     (
-        "smollm/frontier.py",
+        "profiles/smollm/frontier.py",
         ["--methods", "Original,T3", "--seeds", "1"],
         ["tables/frontier.csv", "frontier.json"],
     ),
-    ("speed/make.py", [], ["tables/speed.csv", "made.json"]),
+    ("studies/speed/make.py", [], ["tables/speed.csv", "made.json"]),
 ]
-UNTRIED = {"untempered/make.py"}  # it has no tiny form: it only reads what `make` left in the cache
+UNTRIED = {
+    "studies/untempered/make.py"
+}  # it has no tiny form: it only reads what `make` left in the cache
 
 
 @pytest.fixture
@@ -96,7 +98,7 @@ def run_script(micro_study, short_search, few_unseen, monkeypatch):
 
 
 def test_every_script_that_makes_results_is_tried():
-    made = {str(path.relative_to(RESULTS)) for path in RESULTS.glob("*/make.py")}
+    made = {str(path.relative_to(RESULTS)) for path in RESULTS.glob("*/*/make.py")}
     assert made - {script for script, *_ in SCRIPTS} == UNTRIED
 
 
@@ -116,16 +118,18 @@ def committed(script, name):
 
 
 def test_the_summary_of_worlds_is_that_of_the_committed_runs():
-    made = runpy.run_path(str(RESULTS / "cpu-worlds/make.py"))
-    each, table = (committed("cpu-worlds/make.py", name) for name in ("worlds_each", "worlds"))
+    made = runpy.run_path(str(RESULTS / "studies/cpu-worlds/make.py"))
+    each, table = (
+        committed("studies/cpu-worlds/make.py", name) for name in ("worlds_each", "worlds")
+    )
     pd.testing.assert_frame_equal(made["summary"](each), table, check_dtype=False)
 
 
 def test_the_tables_of_guided_labels_are_made_from_its_committed_runs():
     """The choice from the search, the aims and the means from the rows of all models."""
-    made = runpy.run_path(str(RESULTS / "cpu-worlds/guided.py"))
+    made = runpy.run_path(str(RESULTS / "studies/cpu-worlds/guided.py"))
     names = ("guided_search", "guided_each", "guided")
-    search, each, table = (committed("cpu-worlds/guided.py", name) for name in names)
+    search, each, table = (committed("studies/cpu-worlds/guided.py", name) for name in names)
     pd.testing.assert_frame_equal(made["chosen"](search), search)
     made["check_edges"](search)
     assert made["missed"](each) == each["missed"].fillna("").tolist()
@@ -151,7 +155,7 @@ def test_the_least_price_is_chosen_of_the_settings_whose_leak_is_small():
     ]
     same = {"split": "forget10", "gate": 1.0, "tail": 0.0, "recited": 0, "kept": 1}
     search = pd.DataFrame(rows, columns=SETTINGS).assign(**same, forget_error=0.1, leak_se=0.01)
-    script = runpy.run_path(str(RESULTS / "cpu-worlds" / "guided.py"))
+    script = runpy.run_path(str(RESULTS / "studies" / "cpu-worlds" / "guided.py"))
     found = script["chosen"](search)
     assert found["lr"][found["chosen"]].tolist() == [0.02, 0.32]
     assert found["lr"][found["margin"]].tolist() == [0.04, 0.32]
@@ -162,7 +166,7 @@ def test_the_least_price_is_chosen_of_the_settings_whose_leak_is_small():
 
 def test_errors_by_point_are_those_of_the_tilts(opened):
     """At gates between which r(x) lies, above all of it and at 1, with and without a tail."""
-    script = runpy.run_path(str(RESULTS / "cpu-worlds" / "guided.py"))
+    script = runpy.run_path(str(RESULTS / "studies" / "cpu-worlds" / "guided.py"))
     judge = script["retrained"](opened, 1)
     head = script["head_of"](opened, {"lr": 4e-2, "epochs": 2, "warmup_epochs": 1}, 1, None)
     points = [
@@ -209,12 +213,12 @@ def test_an_aim_is_missed_where_its_own_measure_is_out_of_bounds(change, aims):
     # Another world, with other bounds, comes first.
     other = each.assign(world=1, leak=0.0, retain_error=0.0, forget_error=0.0)
     both = pd.concat([other, each], ignore_index=True)
-    script = runpy.run_path(str(RESULTS / "cpu-worlds" / "guided.py"))
+    script = runpy.run_path(str(RESULTS / "studies" / "cpu-worlds" / "guided.py"))
     assert script["missed"](both)[-1] == aims
 
 
 def test_new_rows_replace_those_of_the_same_model(tmp_path):
-    script = runpy.run_path(str(RESULTS / "cpu-worlds" / "guided.py"))
+    script = runpy.run_path(str(RESULTS / "studies" / "cpu-worlds" / "guided.py"))
     rows = [(2, "forget10", "T3", 1), (1, "forget10", "T3", 2), (1, "forget10", "RMU", 3)]
     old = pd.DataFrame(rows, columns=["world", "split", "model", "leak"])
     old.to_csv(tmp_path / "t.csv", index=False)
@@ -224,14 +228,14 @@ def test_new_rows_replace_those_of_the_same_model(tmp_path):
 
 
 def test_rows_that_leak_are_counted_once():
-    script = runpy.run_path(str(RESULTS / "cpu-worlds" / "guided.py"))
+    script = runpy.run_path(str(RESULTS / "studies" / "cpu-worlds" / "guided.py"))
     flags = {"leaks": [[True, True], [False, False], [False, True]], "facts": [[False]] * 3}
     assert script["leaking"](flags) == {"rows": 3, "leaks": 2, "whole": 0}
 
 
 def test_a_finished_study_is_made_again_from_a_commit_that_has_its_script():
     """`again` of made.json begins after `git checkout CHECKOUT`."""
-    texts = {path: path.read_text(encoding="utf-8") for path in RESULTS.glob("*/made.json")}
+    texts = {path: path.read_text(encoding="utf-8") for path in RESULTS.glob("*/*/made.json")}
     found = [
         (study["checkout"], re.search(r"python (results/\S+\.py)", study["again"]).group(1))
         for made in map(json.loads, texts.values())
@@ -249,7 +253,7 @@ def test_a_finished_study_is_made_again_from_a_commit_that_has_its_script():
 def test_a_release_trains_nothing(run_script, tmp_path, capsys):
     """With an empty cache it names the command that makes the models, and stops."""
     with pytest.raises(SystemExit) as stop:
-        run_script("cpu/models.py", "--out", tmp_path / "out", cache=tmp_path / "cache")
+        run_script("profiles/cpu/models.py", "--out", tmp_path / "out", cache=tmp_path / "cache")
     [line] = capsys.readouterr().err.splitlines()
     assert stop.value.code == 2 and "run `make`" in line and not (tmp_path / "out").exists()
     assert not list((tmp_path / "cache").rglob("*.safetensors"))
@@ -257,8 +261,8 @@ def test_a_release_trains_nothing(run_script, tmp_path, capsys):
 
 def test_the_figure_of_stories_is_drawn_from_its_committed_table():
     """It was made once, with a download, and must not end in an error then."""
-    table = pd.read_csv(RESULTS / "smollm" / "tables" / "stories_by_T.csv")
-    script = runpy.run_path(str(RESULTS / "smollm" / "stories.py"))
+    table = pd.read_csv(RESULTS / "profiles" / "smollm" / "tables" / "stories_by_T.csv")
+    script = runpy.run_path(str(RESULTS / "profiles" / "smollm" / "stories.py"))
     plots, texts = script["figure"](table).subfigs
     for axis, (head, story) in zip(plots.axes, [(h, s) for h in script["HEADS"] for s in STORIES]):
         part = table[(table["story"] == story) & (table["head"].isna() | (table["head"] == head))]
@@ -272,7 +276,7 @@ def test_the_gate_on_gaussians_is_the_formula():
     """Both errors equal a midpoint sum of 2 million points; the price is the identity; at gate 1
     they are the paper's, by the code of the theory. The committed table is made so.
     """
-    made = runpy.run_path(str(RESULTS / "gate" / "theory.py"))
+    made = runpy.run_path(str(RESULTS / "studies" / "gate" / "theory.py"))
     mixture = GaussianMixture(v_f=1e-3)
     phi = fit_trials(mixture, 50, 2, seed=1).phi[1]
     edges = np.linspace(-60, 60, 2_000_001)
@@ -292,7 +296,7 @@ def test_the_gate_on_gaussians_is_the_formula():
     whole = made["gated"](mixture, phi, 2.0, 1.0)
     paper = mixture.errors(phi, 2.0)
     assert (whole["retain_error"], whole["forget_error"]) == pytest.approx(paper, abs=1e-9)
-    table = pd.read_csv(RESULTS / "gate" / "tables" / "gate_gaussians.csv")
+    table = pd.read_csv(RESULTS / "studies" / "gate" / "tables" / "gate_gaussians.csv")
     row = table[(table["v_f"] == 1e-3) & (table["T"] == 2) & (table["gate"] == 0.9)].iloc[0]
     fits = fit_trials(mixture, made["N"], made["TRIALS"], seed=0).phi
     errors = [made["gated"](mixture, each, 2.0, 0.9)["retain_error"] for each in fits]
@@ -301,9 +305,9 @@ def test_the_gate_on_gaussians_is_the_formula():
 
 def test_what_a_head_changes_on_unrelated_prompts(memorised, monkeypatch):
     """At T = 1 a head without effect changes nothing; at T = 3 only the distance shows the T."""
-    for folder in ("own", "smollm"):
+    for folder in ("studies/own", "profiles/smollm"):
         monkeypatch.syspath_prepend(str(RESULTS / folder))
-    unrelated = runpy.run_path(str(RESULTS / "own" / "pretrained.py"))["unrelated"]
+    unrelated = runpy.run_path(str(RESULTS / "studies" / "own" / "pretrained.py"))["unrelated"]
     model, tokenizer, *_ = memorised
     head = T3Head(model.config.hidden_size, model.config.vocab_size, rank=2)
     with torch.no_grad():

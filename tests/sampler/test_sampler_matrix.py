@@ -1,8 +1,8 @@
 """Every decoding mode x model family x padding against the float64 no-cache reference: equal
 tokens, equal log p.
 
-T3_WRITE_MATRIX=1 writes what was measured to results/sampler_matrix.md, the table the README links
-to.
+T3_WRITE_MATRIX=1 writes what was measured to studies/tried/sampler_matrix.md, the table that README
+links to.
 """
 
 import functools
@@ -31,7 +31,7 @@ IN_PLACE = [
     "continuation",
 ]
 CASES = len(CONFIGS) * (len(MODES) * len(PADDINGS) + len(IN_PLACE))
-TABLE = Path(__file__).resolve().parents[2] / "results" / "sampler_matrix.md"
+TABLE = Path(__file__).resolve().parents[2] / "results" / "studies" / "tried" / "sampler_matrix.md"
 measured: dict[tuple[str, str], dict[str, float]] = {}
 
 

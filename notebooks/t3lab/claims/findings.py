@@ -55,7 +55,8 @@ class Tables(dict[str, pd.DataFrame]):
         results_of = self.folder.parent
         if name in BESIDE:
             beside = Path(f"{results_of}{BESIDE[name]}")
-            results_of = beside if beside.is_dir() else project_root() / "results" / beside.name
+            studies = project_root() / "results" / "studies"
+            results_of = beside if beside.is_dir() else studies / beside.name
         path = results_of / self.folder.name / f"{name}.csv"
         if not path.is_file() or (table := pd.read_csv(path)).empty:
             raise Missing(name)

@@ -39,7 +39,7 @@ def check_machine(profile: Profile, root: Path) -> None:
 
     for which, model in profile["models"].items():
         folder = root / model
-        script = Path("results", name, "make_bases.py")
+        script = Path("results", "profiles", name, "make_bases.py")
         if not folder.is_dir() and (root / script).is_file():
             raise UserError(f"profile {name}: models.{which}: run {script} first")
         if not folder.is_dir():

@@ -39,7 +39,7 @@ def say(outcome: Outcome, count: int, total: int) -> None:
 
 def committed(profile: str) -> Path:
     """Return the folder of a profile's committed results; it may not exist."""
-    return project_root() / "results" / profile
+    return project_root() / "results" / "profiles" / profile
 
 
 def finish(

@@ -1,7 +1,7 @@
 """Tables of results/README.md and of the pages in results/pages, as Markdown.
 
 `shown` and `spread` write any of them. What a study beside the notebooks shows is in its own
-`page.py` (results/*/page.py). The functions of the second half write what the tables of profiles
+`page.py` (results/*/*/page.py). The functions of the second half write what the tables of profiles
 show: each reads committed tables below the folder of all results.
 """
 
@@ -146,7 +146,9 @@ def with_quality(lines: pd.DataFrame, folder: Path) -> pd.DataFrame:
 # ---- what the tables of profiles show -----------------------------------------------------------
 def made(results: Path) -> list[str]:
     """Return the profiles of `TITLES` that have results."""
-    return [name for name in TITLES if (results / name / "tables" / "tofu.csv").is_file()]
+    return [
+        name for name in TITLES if (results / "profiles" / name / "tables" / "tofu.csv").is_file()
+    ]
 
 
 def blocks(results: Path) -> dict[str, str]:
@@ -166,7 +168,7 @@ def of_ours(results: Path, split: str) -> pd.DataFrame:
     """Return the rows of `gate_cpu` on a split for T3 with a gate and neutral tokens, by method,
     with the columns of Table 1.
     """
-    lines = pd.read_csv(results / "gate" / "tables" / "gate_cpu.csv")
+    lines = pd.read_csv(results / "studies" / "gate" / "tables" / "gate_cpu.csv")
     lines = lines[(lines["split"] == split) & lines["model"].isin(OURS)]
     return lines.rename(columns={"model": "method", "temperature": "T"}).set_index("method")
 
@@ -180,13 +182,15 @@ def scales(results: Path) -> str:
     columns = {"D · words kept": names}
 
     for name in made(results):
-        scores = pd.read_csv(results / name / "tables" / "tofu.csv").query("split == 'forget10'")
+        scores = pd.read_csv(results / "profiles" / name / "tables" / "tofu.csv").query(
+            "split == 'forget10'"
+        )
         ours = [of_ours(results, "forget10")] if name == "cpu" else []
         scores = pd.concat([scores.set_index("method"), *ours]).reindex(methods)
         pairs = scores[["ks_held_out", "retain_rouge"]].to_numpy()
         columns[f"`{name}`"] = [f"{short(D)} · {short(n)}".strip(" ·") for D, n in pairs]
 
-    worlds = pd.read_csv(results / "cpu-worlds" / "tables" / "worlds.csv")
+    worlds = pd.read_csv(results / "studies" / "cpu-worlds" / "tables" / "worlds.csv")
     means = worlds[worlds["measure"] == "ks_held_out"].set_index(["split", "method"])["mean"]
     for split, label in LABELLED.items():
         columns[f"other worlds, {label}"] = means[split].reindex(methods).map(short).to_list()
@@ -195,8 +199,8 @@ def scales(results: Path) -> str:
 
 def strengths(results: Path) -> str:
     """Write what T3 with less tempering and a sharper classifier keeps and hides, at `cpu`."""
-    lines, parts = pd.read_csv(results / "cpu" / "tables" / "ablations.csv"), []
-    lines = with_quality(lines, results / "cpu")
+    lines, parts = pd.read_csv(results / "profiles" / "cpu" / "tables" / "ablations.csv"), []
+    lines = with_quality(lines, results / "profiles" / "cpu")
     for split, label in LABELLED.items():
         part = lines[lines["split"] == split].set_index("setting").reindex([*STRENGTHS])
         parts.append(f"{label} split, T = {part.loc['tuned', 'T']:g} as tuned:")
@@ -206,7 +210,7 @@ def strengths(results: Path) -> str:
 
 def dials(results: Path) -> str:
     """Write what dials that need no training change on TOFU's text: w for T3, a for a baseline."""
-    folder = results / "tofu-cpu" / "tables"
+    folder = results / "profiles" / "tofu-cpu" / "tables"
     scores, search = (pd.read_csv(folder / f"{name}.csv") for name in ("tofu", "search"))
     scores = with_quality(scores, folder.parent)
     scores, search = (each.set_index(["split", "method"]) for each in (scores, search))
@@ -227,7 +231,7 @@ def two_numbers(results: Path) -> str:
     """
     parts = []
     for name in made(results):
-        folder = results / name / "tables"
+        folder = results / "profiles" / name / "tables"
         scores, tests = (pd.read_csv(folder / f"{n}.csv") for n in ("tofu", "forget_quality"))
         scores = scores[(scores["split"] == "forget10") & scores["ks_rescaled"].notna()]
 
@@ -253,7 +257,9 @@ def audits(results: Path) -> str:
     """Write what gives forgotten rows away, by method, on both splits of our profiles."""
     parts = []
     for name in made(results):
-        lines = pd.read_csv(results / name / "tables" / "audit.csv").dropna(subset=["leak"])
+        lines = pd.read_csv(results / "profiles" / name / "tables" / "audit.csv").dropna(
+            subset=["leak"]
+        )
         for split, part in reversed([*lines.groupby("split")]):
             parts.append(f"{TITLES[name]}, {LABELLED[str(split)]} split:")
             parts.append(shown(part, {"": named(part)} | AUDIT))
@@ -262,7 +268,7 @@ def audits(results: Path) -> str:
 
 def leaks(results: Path) -> str:
     """Write how many rows leak in 16 samples by the sampler's temperature, at `cpu`, 10% split."""
-    lines = pd.read_csv(results / "cpu" / "tables" / "leak.csv")
+    lines = pd.read_csv(results / "profiles" / "cpu" / "tables" / "leak.csv")
     lines = lines[(lines["split"] == "forget10") & (lines["k"] == 16)]
     lines = lines[lines["method"].isin(["Original", "Retrained", "T3"])]
     counts = counted(lines, "rows_leaking", "rows")
@@ -274,7 +280,9 @@ def seconds(results: Path) -> str:
     """Write the seconds of every method's training, with T3's features."""
     columns = {}
     for name in ("cpu", "tofu-cpu"):
-        lines = pd.read_csv(results / name / "tables" / "runtime.csv").fillna({"features_s": 0})
+        lines = pd.read_csv(results / "profiles" / name / "tables" / "runtime.csv").fillna(
+            {"features_s": 0}
+        )
         both = (lines["train_s"] + lines["features_s"]).groupby([lines["split"], lines["method"]])
         for split, label in LABELLED.items():
             columns[f"`{name}`, {label}"] = both.first()[split]

@@ -1,4 +1,4 @@
-"""Write the tables of `results/own`: what came out for own rows, model by model."""
+"""Write the tables of `results/studies/own`: what came out for own rows, model by model."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from t3lab.report.details import table
 
 # Sets of rows that a head must leave alone -> their title.
 LEFT_ALONE = {"retain": "kept", "held_out_retain": "kept, held out", "other": "in neither file"}
-PRETRAINED = "smollm2-"  # how cases of results/own with SmolLM2 begin
+PRETRAINED = "smollm2-"  # how cases of results/studies/own with SmolLM2 begin
 PLACES = {"judge": ".0f", "judge_retrained": ".0f", "next_token": ".1f", "whole_answers": ".0f"}
 COUNTED_OWN = [
     "rows",

@@ -48,7 +48,7 @@ def along(answers: Mapping[str, tuple[Sequence[str], Sequence[float]]], gate: fl
 def frontier(table: pd.DataFrame) -> Figure:
     """Draw Forget Error against Retain Error, one line for each gate and one panel for each v_f.
 
-    table: `gate_gaussians` of results/gate. Along a line T rises.
+    table: `gate_gaussians` of results/studies/gate. Along a line T rises.
     """
     spikes = sorted(table["v_f"].unique())
     figure, axes = panels(1, len(spikes), (6.8, 2.8))
@@ -73,7 +73,7 @@ def frontier(table: pd.DataFrame) -> Figure:
 def dial(table: pd.DataFrame) -> Figure:
     """Draw what T3 hides and keeps as the gate moves: one row of panels for each split.
 
-    table: `gate_dial` of results/gate.
+    table: `gate_dial` of results/studies/gate.
     """
     splits = [split for split in SPLITS if split in set(table["split"])]
     size = (6.8, 0.6 + 1.3 * len(splits))

@@ -1,5 +1,5 @@
 """Write the generated blocks of README.md, results/README.md and results/pages from the results, so
-that no number in them is typed by hand, and the figure results/figures/headline.svg.
+that no number in them is typed by hand, and the figure results/pages/headline.svg.
 
 Run `python -m t3lab.report.readme`. A block lies between `<!-- generated:NAME -->` and
 `<!-- /generated:NAME -->`.
@@ -58,22 +58,22 @@ def blocks(results: Path) -> dict[str, dict[str, str]]:
 
     results: the folder of all results. A block is written by this module, by `details`, `own` or
     `departures`, or by `blocks` in a study's page.py. That of a finished study is a file,
-    results/STUDY/blocks/NAME.md. UserError for a mark without a block.
+    STUDY/blocks/NAME.md in its folder. UserError for a mark without a block.
     """
     found = {
         "hides": hides(results),
         "claims": claims(results),
         "near": near(results),
         "order": order(results),
-        "own": own.summary(results / "own"),
-        "own-models": own.models(results / "own"),
-        "own-smollm2": own.models(results / "own", pretrained=True),
-        "departures": departures.listed(results / "cpu"),
+        "own": own.summary(results / "studies" / "own"),
+        "own-models": own.models(results / "studies" / "own"),
+        "own-smollm2": own.models(results / "studies" / "own", pretrained=True),
+        "departures": departures.listed(results / "profiles" / "cpu"),
         **details.blocks(results),
     }
-    for script in sorted(results.glob("*/page.py")):
-        found |= of_study(results, script.parent.name)
-    for path in sorted(results.glob("*/blocks/*.md")):
+    for script in sorted(results.glob("*/*/page.py")):
+        found |= of_study(results, script.parent.relative_to(results).as_posix())
+    for path in sorted(results.glob("*/*/blocks/*.md")):
         found[path.stem] = path.read_text(encoding="utf-8").rstrip("\n")
 
     # each file has the blocks that its marks name
@@ -87,7 +87,9 @@ def blocks(results: Path) -> dict[str, dict[str, str]]:
 
 
 def of_study(results: Path, study: str) -> dict[str, str]:
-    """Return the blocks that a study's page.py writes. study: its folder in `results`."""
+    """Return the blocks that a study's page.py writes. study: its folder in `results`,
+    such as "studies/gate".
+    """
     blocks: dict[str, str] = run_path(str(results / study / "page.py"))["blocks"](results)
     return blocks
 
@@ -97,8 +99,8 @@ def hides(results: Path) -> str:
 
     results: the folder of all results. Samples are those of seed 1.
     """
-    leaks = pd.read_csv(results / "cpu" / "tables" / "leak.csv")
-    kept = pd.read_csv(results / "untempered" / "tables" / "untempered.csv")
+    leaks = pd.read_csv(results / "profiles" / "cpu" / "tables" / "leak.csv")
+    kept = pd.read_csv(results / "studies" / "untempered" / "tables" / "untempered.csv")
     t3, retrained, T = _audited(results, "cpu")
     text, text_retrained, _ = _audited(results, "tofu-cpu")
     hidden = _last(leaks, tau=1, method="T3", T=T, w=1)
@@ -129,7 +131,8 @@ def hides(results: Path) -> str:
 def _audited(results: Path, profile: str) -> tuple[pd.Series, pd.Series, float]:
     """Return what an audit found of T3 at its tuned T and of retrained models, and this T."""
     audited, scores = (
-        pd.read_csv(results / profile / "tables" / f"{name}.csv") for name in ("audit", "tofu")
+        pd.read_csv(results / "profiles" / profile / "tables" / f"{name}.csv")
+        for name in ("audit", "tofu")
     )
     T = _last(scores, method="T3")["T"]
     return _last(audited, method="T3", T=T, w=1), _last(audited, method="Retrained"), T
@@ -149,7 +152,9 @@ def headline(results: Path) -> str:
     """
     parts = []
     for name, scores in leading(results).items():
-        run = read_json(next((results / name / "runs").glob(f"Retrained--{SPLIT}--*.json")))
+        run = read_json(
+            next((results / "profiles" / name / "runs").glob(f"Retrained--{SPLIT}--*.json"))
+        )
         n, references = len(run["truth_ratio"]["forget"]), scores["n_references"].max()
         size = _title(TITLES[name], run["trainable"] / 1e6, n, all_rows(run) or 0)
         plural = "s" if references > 1 else ""
@@ -210,9 +215,12 @@ def order(results: Path) -> str:
     """Write T3's D minus each baseline's with its 95% interval: over the worlds, and on TOFU's text
     over draws of authors.
     """
-    worlds = pd.read_csv(results / "cpu-worlds" / "tables" / "worlds.csv")
+    worlds = pd.read_csv(results / "studies" / "cpu-worlds" / "tables" / "worlds.csv")
     worlds = worlds[worlds["measure"] == "ks_held_out"]
-    sources = {"worlds": worlds, "TOFU's text": pd.read_csv(results / "tofu-cpu/tables/order.csv")}
+    sources = {
+        "worlds": worlds,
+        "TOFU's text": pd.read_csv(results / "profiles/tofu-cpu/tables/order.csv"),
+    }
     methods, columns = METHODS[2:-1], {}
     for (name, part), split in product(sources.items(), LABELLED):
         rows = part[part["split"] == split].set_index("method").loc[[*methods]]
@@ -225,7 +233,9 @@ def order(results: Path) -> str:
 def claims(results: Path) -> str:
     """Write the verdicts of the claims `CLAIMS` by the paper's own tables and at our profiles."""
     verdicts = {
-        name: pd.read_csv(results / name / "tables" / "claims.csv", dtype=str).set_index("id")
+        name: pd.read_csv(
+            results / "profiles" / name / "tables" / "claims.csv", dtype=str
+        ).set_index("id")
         for name in made(results)
     }
     rows = verdicts["cpu"].reindex(CLAIMS).dropna(subset=["claim"])
@@ -243,14 +253,14 @@ def _scores(results: Path, name: str, split: str) -> pd.DataFrame:
     Forget Quality on held-out models is the p-value of the mean D, not a mean of p-values. At `cpu`
     T3 with a gate and with neutral tokens has further rows.
     """
-    folder = results / name / "tables"
+    folder = results / "profiles" / name / "tables"
     scores = pd.read_csv(folder / "tofu.csv").query("split == @split").set_index("method")
     if name == "cpu":
         ours = details.of_ours(results, split)
         gates = ours["gate"].items()
         ours["dials"] = [OUR_DIALS[str(each)].format(gate) for each, gate in gates]
         scores = pd.concat([scores, ours])
-    scores = details.with_quality(scores, results / name)
+    scores = details.with_quality(scores, results / "profiles" / name)
 
     tests = pd.read_csv(folder / "forget_quality.csv").query("split == @split and w != 1")
     # what was set after the training: w of T3, the share a of a baseline's weights
@@ -260,12 +270,14 @@ def _scores(results: Path, name: str, split: str) -> pd.DataFrame:
         scores.loc[scores.index == label, "dials"] = f"{dial} = {at['w'].iloc[-1]:g}"
 
     # T3 without tempering has a learning rate of its own
-    for run in sorted((results / name / "runs").glob(f"T3--{split}--T1--seed*.json"))[:1]:
+    for run in sorted((results / "profiles" / name / "runs").glob(f"T3--{split}--T1--seed*.json"))[
+        :1
+    ]:
         rate = read_json(run)["hyper"]["lr"]
         scores.loc[scores.index == OWN_RATE, "dials"] = f"learning rate {rate:g}"
 
     # the mean D over the other worlds, with its interval
-    over = results / f"{name}-worlds" / "tables" / "worlds.csv"
+    over = results / "studies" / f"{name}-worlds" / "tables" / "worlds.csv"
     if over.is_file():
         worlds = pd.read_csv(over).query("measure == 'ks_held_out'")
         for label, part in worlds.groupby("split"):
@@ -273,7 +285,7 @@ def _scores(results: Path, name: str, split: str) -> pd.DataFrame:
             scores[f"world_{label}"] = pd.Series(ends, part["method"]).reindex(scores.index)
 
     # answers to keep that one sample still says word for word
-    kept = results / "untempered" / "tables" / "untempered.csv"
+    kept = results / "studies" / "untempered" / "tables" / "untempered.csv"
     if name == "cpu" and kept.is_file():
         counts = pd.read_csv(kept).query("split == @split")
         shares = counts["retain_kept_sampled"] / counts["retain_rows"]
@@ -328,7 +340,7 @@ def with_block(text: str, name: str, block: str) -> str:
 def main() -> int:
     """Write every block and the headline figure into the files of the checkout."""
     root = project_root()
-    render.save_figure(root / "results/figures/headline.svg", headline_figure(root / "results"))
+    render.save_figure(root / "results/pages/headline.svg", headline_figure(root / "results"))
     for name, parts in blocks(root / "results").items():
         text = (root / name).read_text(encoding="utf-8")
         for block, content in parts.items():

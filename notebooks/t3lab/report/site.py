@@ -1,9 +1,9 @@
 """Write executed notebooks as web pages, with a page that lists them: `make site`.
 
 Run `python -m t3lab.report.site FOLDER RESULTS`. RESULTS is a folder of results folders, such
-as `results` or `out`. Every PROFILE/notebooks/NAME.ipynb in it becomes FOLDER/PROFILE/NAME.html. A
-page loads nothing: its figures are inside it, and formulas are MathML, which browsers draw. It may
-run one script, today's widget.js, which moves sliders.
+as `results/profiles` or `out`. Every PROFILE/notebooks/NAME.ipynb in it becomes
+FOLDER/PROFILE/NAME.html. A page loads nothing: its figures are inside it, and formulas are MathML,
+which browsers draw. It may run one script, today's widget.js, which moves sliders.
 """
 
 import base64
@@ -74,8 +74,8 @@ def build(folder: Path, results: Path) -> Path:
             handle.write(exporter.from_notebook_node(notebook, {"script": script, **resources})[0])
 
     lines = [FRONT]
-    if (results / "paper").is_dir():
-        lines.append(headline(results))
+    if (results.parent / "paper").is_dir():  # the committed results
+        lines.append(headline(results.parent))
 
     for copies in sorted(results.glob("*/notebooks")):
         profile = copies.parent.name

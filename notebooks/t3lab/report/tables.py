@@ -50,7 +50,11 @@ ERRORS = ("forget_error", "leak", "retain_error", "total_variation", "recited", 
 ERROR_DIALS = ("lr", "w", "gate", "tail")
 AUTHORS = 8  # with at least so many, `swap_p` swaps whole authors, else single rows
 
-OURS = ("T3 (gated)", "T3 (neutral)", "T3 (gated, neutral)")  # not the paper's: results/gate
+OURS = (
+    "T3 (gated)",
+    "T3 (neutral)",
+    "T3 (gated, neutral)",
+)  # not the paper's: results/studies/gate
 
 # What each table shows, by the name of its file.
 CAPTIONS = {
@@ -328,7 +332,7 @@ def search(
     choice has a row only if a main run of the method on the split was made with it. seeds: the
     largest number. T3 at T = 1, with the entry "T3/SPLIT/1", has a row of its own.
     dials: searches after the training, which add rows such as `T3 (T, w)` and `RMU (a)`; see
-    `ablations.run_dials` and `results/tofu-cpu/made.json`.
+    `ablations.run_dials` and `results/profiles/tofu-cpu/made.json`.
     """
     columns = ["split", "method", "trials", "trainings", "seeds", "minutes", "chosen", "edge"]
     rows = []

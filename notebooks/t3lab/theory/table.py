@@ -166,9 +166,11 @@ def measured_price() -> pd.DataFrame:
     """Return what tempering adds to the Retain Error of T3 at profile `cpu`, 10% split: T, the
     Retain Error less that at T = 1 of the same head, as means over worlds, and the vocabulary V.
 
-    From results/cpu-worlds/tables/errors.csv; the head is the one that was chosen for T = 3.
+    From studies/cpu-worlds/tables/errors.csv; the head is the one that was chosen for T = 3.
     """
-    means = pd.read_csv(project_root() / "results" / "cpu-worlds" / "tables" / "errors.csv")
+    means = pd.read_csv(
+        project_root() / "results" / "studies" / "cpu-worlds" / "tables" / "errors.csv"
+    )
     means = means.query("split == 'forget10' and lr == 0.005 and w == 1 and gate == 1")
     price = means.set_index("temperature")["retain_error"].sort_index()
     price = (price - price[1.0])[[1.25, 1.5, 2.0, 3.0]]

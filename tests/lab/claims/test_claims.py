@@ -129,7 +129,9 @@ def test_every_claim_has_its_function_and_every_function_its_claim():
     assert public - {"in_notebook_01", "on_both_splits"} == {
         check.__name__ for check in computed.values()
     }
-    of_notebook_01 = pd.read_csv(ROOT / "results" / "cpu" / "tables" / "gaussians.csv")["id"]
+    of_notebook_01 = pd.read_csv(
+        ROOT / "results" / "profiles" / "cpu" / "tables" / "gaussians.csv"
+    )["id"]
     assert {*claims.CHECKS} - {*computed} == {*of_notebook_01}
     assert (listed.drop(columns="note") != "").all(axis=None)
     assert listed["claim"].str.endswith(".").all() and listed["where"].str.contains(r"[A-Z]").all()
@@ -289,9 +291,9 @@ def test_worlds_decide_where_there_are_any(tmp_path, made):
 
 
 def test_a_run_of_a_profile_is_judged_with_its_committed_worlds(tmp_path):
-    """So that `t3 compare out/cpu results/cpu` finds the same claims."""
+    """So that `t3 compare out/cpu results/profiles/cpu` finds the same claims."""
     (tmp_path / "cpu" / "tables").mkdir(parents=True)
-    committed = pd.read_csv(ROOT / "results" / "cpu-worlds" / "tables" / "worlds.csv")
+    committed = pd.read_csv(ROOT / "results" / "studies" / "cpu-worlds" / "tables" / "worlds.csv")
     pd.testing.assert_frame_equal(Tables(tmp_path / "cpu" / "tables")["worlds"], committed)
 
 
@@ -421,7 +423,7 @@ def test_a_verdict_follows_the_numbers(planted, claim, name, edits, verdict, tol
 def test_notebook_01_decides_its_sentences_from_its_table_and_fails_where_one_is_lost(
     profile, sentences
 ):
-    folder = ROOT / "results" / profile / "tables"
+    folder = ROOT / "results" / "profiles" / profile / "tables"
     table, committed = (pd.read_csv(folder / f"{n}.csv") for n in ("synthetic", "gaussians"))
     found = sentences(table, 200)
     pd.testing.assert_frame_equal(found, committed.fillna({"under": ""}), check_dtype=False)
@@ -538,7 +540,7 @@ def test_a_split_is_named_by_the_share_of_its_runs_rows(made):
 
 @pytest.mark.parametrize("profile", ["cpu", "tofu-cpu"])
 def test_committed_claims_are_what_the_committed_tables_say(profile):
-    folder = ROOT / "results" / profile
+    folder = ROOT / "results" / "profiles" / profile
     committed = pd.read_csv(folder / "tables" / "claims.csv", dtype=str, keep_default_na=False)
     pd.testing.assert_frame_equal(committed, claims.claims_table(folder).astype(committed.dtypes))
 

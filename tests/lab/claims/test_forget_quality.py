@@ -39,7 +39,7 @@ def runs(profile):
     are none. Under (key, "reference") are those of the run's own reference, number 0.
     """
     found = {}
-    for path in sorted((RESULTS / profile / "runs").glob("*.json")):
+    for path in sorted((RESULTS / "profiles" / profile / "runs").glob("*.json")):
         run = json.loads(path.read_text(encoding="utf-8"))
         key = tuple(run[name] for name in ("split", "method", "T", "w", "seed"))
         found[key] = run["truth_ratio"]["forget"]
@@ -81,7 +81,9 @@ def pairs(profile, split):
 
 
 def rows_of(profile, name):
-    with open(RESULTS / profile / "tables" / f"{name}.csv", encoding="utf-8", newline="") as handle:
+    with open(
+        RESULTS / "profiles" / profile / "tables" / f"{name}.csv", encoding="utf-8", newline=""
+    ) as handle:
         return list(csv.DictReader(handle))
 
 

@@ -48,11 +48,13 @@ def test_a_llama_profile_without_a_gpu_is_one_line(tmp_path):
 
 def test_bases_that_a_script_makes_are_named_with_it(tmp_path):
     for name in ("smollm", "tofu-cpu"):
-        assert (ROOT / "results" / name / "make_bases.py").is_file()
-        script = tmp_path / "results" / name / "make_bases.py"
+        assert (ROOT / "results" / "profiles" / name / "make_bases.py").is_file()
+        script = tmp_path / "results" / "profiles" / name / "make_bases.py"
         script.parent.mkdir(parents=True)
         script.touch()
-        with pytest.raises(UserError, match=f"models.full: run results/{name}/make_bases.py first"):
+        with pytest.raises(
+            UserError, match=f"models.full: run results/profiles/{name}/make_bases.py first"
+        ):
             preflight.check_machine(profiles.load_profile(name), tmp_path)
 
 

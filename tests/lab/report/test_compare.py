@@ -202,6 +202,6 @@ def test_of_many_cells_some_of_each_table_are_printed(two):
 
 def test_settings_tell_the_rows_of_every_committed_table_apart():
     """Only the tables of bounds repeat them: their rows differ in a risk that was measured."""
-    for path in project_root().glob("results/*/tables/*.csv"):
+    for path in project_root().glob("results/*/*/tables/*.csv"):
         repeated = [row for row in read_table(path) if "(again)" in row]
         assert not repeated or path.stem.startswith("bounds"), path

@@ -301,8 +301,8 @@ def test_a_panel_without_numbers_stays_empty(frame):
 
 
 def test_a_persons_matplotlibrc_changes_no_picture(tmp_path):
-    table = pd.read_csv(ROOT / "results" / "cpu-worlds" / "tables" / "worlds_each.csv")
-    draw = runpy.run_path(str(ROOT / "results" / "cpu-worlds" / "make.py"))["figure"]
+    table = pd.read_csv(ROOT / "results" / "studies" / "cpu-worlds" / "tables" / "worlds_each.csv")
+    draw = runpy.run_path(str(ROOT / "results" / "studies" / "cpu-worlds" / "make.py"))["figure"]
     plain = render.save_figure(tmp_path / "plain", draw(table)).read_bytes()
     with rc_context({"text.usetex": True, "axes.facecolor": "black", "font.size": 30.0}):
         assert render.save_figure(tmp_path / "dark", draw(table)).read_bytes() == plain

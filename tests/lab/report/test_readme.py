@@ -19,7 +19,7 @@ from t3lib.core.errors import UserError
 DETAIL = ROOT / "results" / "README.md"
 PAGES = sorted((ROOT / "results" / "pages").glob("*.md"))
 OTHERS = ["ARTIFACT.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"]
-OTHERS += ["notebooks/t3lab/world/README.md", "results/rehearsal/README.md"]
+OTHERS += ["notebooks/t3lab/world/README.md", "results/studies/rehearsal/README.md"]
 FILES = [ROOT / "README.md", DETAIL, *PAGES, *(ROOT / name for name in OTHERS)]
 TEXTS = {path: path.read_text(encoding="utf-8") for path in FILES}
 NAMES = [path.relative_to(ROOT).as_posix() for path in FILES]
@@ -75,21 +75,21 @@ def of_finished(study, block):
 
 def test_blocks_of_finished_studies_are_those_of_their_tables():
     """Nothing writes them any more."""
-    tables = ROOT / "results" / "cpu-width" / "tables"
+    tables = ROOT / "results" / "studies" / "cpu-width" / "tables"
     best, each = (
         pd.read_csv(tables / f"{name}.csv").query("setting == 'as the paper'").set_index("d")
         for name in ("width_best", "width")
     )
     utility = each.groupby("d")[["mu_before", "mu"]].mean().map("{:.2f}".format)
-    for d, *cells in of_finished("cpu-width", "widths"):
+    for d, *cells in of_finished("studies/cpu-width", "widths"):
         row = best.loc[int(d)]
         assert cells == [
             *(f"{row['rate']:g}", f"{row['low']:g} to {row['high']:g}", f"{row['T']:.1f}"),
             *(f"{row['fq_held_out']:.2f}", " → ".join(utility.loc[int(d)])),
         ]
-    lines = pd.read_csv(ROOT / "results" / "tofu-cpu" / "tables" / "two_bases.csv")
+    lines = pd.read_csv(ROOT / "results" / "profiles" / "tofu-cpu" / "tables" / "two_bases.csv")
     lines = lines[lines[["fq_before", "fq_now"]].max(axis=1) >= 0.05].to_dict("records")
-    for row, (_, *cells) in zip(lines, of_finished("tofu-cpu", "two-bases"), strict=True):
+    for row, (_, *cells) in zip(lines, of_finished("profiles/tofu-cpu", "two-bases"), strict=True):
         pairs = [(row[f"{n}_before"], row[f"{n}_now"]) for n in ("fq", "D", "mu_rouge", "mu")]
         assert cells == [f"{before:.2f} → {now:.2f}" for before, now in pairs]
 
@@ -116,7 +116,7 @@ def test_the_headline_figure_has_every_method_and_value_of_the_tables(tmp_path):
     drawn = render.save_figure(tmp_path / "headline", figure)
     texts = [
         path.read_text(encoding="utf-8")
-        for path in (drawn, ROOT / "results" / "figures" / "headline.svg")
+        for path in (drawn, ROOT / "results" / "pages" / "headline.svg")
     ]
     # In the files, letters are paths with their text as a comment, and dots are uses of one path.
     words, again = (re.findall("<!-- .+? -->", text) for text in texts)
@@ -151,7 +151,9 @@ def test_the_paper_map_names_what_notebooks_leave():
     rows = [line for text in TEXTS.values() for line in text.splitlines() if line.startswith("|")]
     made = [name for row in rows for name in re.findall(r"`((?:tables|figures)/[\w.-]+)`", row)]
     assert len(made) >= 8
-    assert [name for name in made if not (ROOT / "results" / "cpu" / name).exists()] == []
+    assert [
+        name for name in made if not (ROOT / "results" / "profiles" / "cpu" / name).exists()
+    ] == []
 
 
 @pytest.mark.parametrize("path", [DETAIL, *PAGES], ids=NAMES[1 : len(PAGES) + 2])

@@ -23,7 +23,7 @@ def built(tmp_path_factory):
     root = tmp_path_factory.mktemp("results")
     for name in COPIES:
         (root / name).parent.mkdir(parents=True)
-        shutil.copy(ROOT / "results" / f"{name}.ipynb", root / f"{name}.ipynb")
+        shutil.copy(ROOT / "results" / "profiles" / f"{name}.ipynb", root / f"{name}.ipynb")
     sliders = {"text/html": widget.page("language", pd.DataFrame({"answer": ["Berlin"]}))}
     outputs = [v4.new_output("display_data", sliders)]
     cells = [v4.new_markdown_cell("# Sliders"), v4.new_code_cell("panel", outputs=outputs)]

@@ -1,0 +1,618 @@
+"""Choose T3's settings by what unlearning is for, with the paper's labels and with guided ones.
+
+    python results/studies/cpu-worlds/guided.py --worlds 0
+    python results/studies/cpu-worlds/guided.py --worlds 4 5 6 7 1 2 3
+    python results/studies/cpu-worlds/guided.py --worlds 4 5 6 7 1 2 3 --rule margin
+    python results/studies/cpu-worlds/guided.py --profile tofu-cpu --data DIR --worlds 0 1 \
+        --splits forget10 --rates 2e-2 4e-2 8e-2 1.6e-1 --hard 1 1.5 2 2.5 3 4 \
+        --out results/profiles/tofu-cpu
+
+The paper chooses T3's settings by Forget Quality. Here they are chosen by the paper's own errors,
+in world 0 of profile cpu, and then measured in other worlds. It is done twice. "T3 (least)" has the
+paper's labels, 0 for all tokens of the rows to forget. "T3 (guided)" has the label
+min(1, p̃(y|x) / p(y|x)) for such a token y, with p the base and p̃ n-grams over tokens that are
+counted from the rows to keep (t3lib/classifier/guide.py). Order and discount are the likeliest ones
+on the last tenth of these rows, whose authors are then unknown to the n-grams.
+
+Written down before the script was run.
+
+Search, in world 0, for both kinds of labels and each split: all learning rates in `RATES`, all T in
+`TEMPERATURES`, all θ in `GATES` (T3 tempers where f expects something to forget) and all ε in
+`TAILS` (it leaves the tail of p as it is). Numbers are means over heads of seeds 1 and 2, beside
+the retrained model of seed 0. Among the settings whose leak is at most that of another retrained
+model (seed 1) and two of its standard errors over rows, the one of least Retain Error is chosen,
+rounded to 0.001 nats, at a tie that of least total variation. If no leak is so small, the least
+leak is chosen. Where it is the lowest or highest rate, or the highest T, the script stops: the grid
+must grow.
+
+The rule leaves no margin, and in the first world that was measured (4, on the 5% split) the leak of
+T3 (guided) was too large. A second rule was then written down, before its settings were measured in
+any world: the leak is at most Retrained's *less* two of its standard errors. Its models have
+"margin" in their names, and the aims and claims are the same.
+
+A trial in world 0 had shown the least errors at the highest of three rates, 8e-2, and with guided
+labels between T = 1.5 and 1.75. So the grid has two higher rates and a finer T there. A first
+search, up to T = 2.5, stopped there with guided labels, so T now goes to 10.
+
+Aims, in each of the other worlds and on each split, for a head of seed 1 with these settings. The
+retrained model of seed 1 judges, and Retrained in the tables is the one of seed 0.
+
+    leak          at most Retrained's and two of its standard errors over rows
+    price         a Retain Error of at most 1.15 times Retrained's
+    kept          at least 99% of the answers to keep that the base gives word for word stay so
+    utility       a Model Utility of at least the base's less 0.02
+    samples       with 64 samples at τ = 1, at most 2 of the 80 rows leak (10% split)
+    forget error  at most 1.5 times Retrained's
+    distribution  truth ratios that cannot be told from the judge's (p ≥ 0.05)
+
+The claims: T3 (least) meets the first five and T3 (guided) all seven, each in at least 3 of the
+worlds 4 to 7 on both splits. Worlds 1 to 3 had been seen in a trial with other settings.
+
+A profile whose base models are given (DIR has TOFU's files) has one world: 0 is the search, 1 the
+measurement on the same rows, beside the other retrained model and with the first of its heads.
+There the grid has other rates and, with the paper's labels, higher T: a first search up to T = 2
+chose T = 2.
+
+It writes below --out: tables/guided_search.csv, guided_each.csv (a row for each model),
+guided_texts.csv (which rows leak in free text), guided.csv (means over worlds with 95% intervals),
+a figure, and guided/made.json. The base models and features are cached in .t3cache; guided heads
+are not.
+"""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from matplotlib.figure import Figure
+from scipy.stats import hmean
+from torch import Tensor
+
+from t3lab import profiles, results, script
+from t3lab.audit import run
+from t3lab.audit.facts import held
+from t3lab.audit.recognition import recognized
+from t3lab.names import SPLITS
+from t3lab.profiles import WORLD, hyper_of
+from t3lab.report import render
+from t3lab.report.look import DARK, T3_COLOUR, panels, styled
+from t3lab.report.order import interval
+from t3lab.study.audit import unseen_rows
+from t3lab.study.methods import dialled, load_models, subject
+from t3lab.study.study import Study, open_study
+from t3lab.study.unlearned import fitted, head_settings, t3_features
+from t3lab.study.unlearning_errors import SETS
+from t3lib.classifier.fit import fit_head
+from t3lib.classifier.guide import Probabilities, choose_ngrams, soft_labels
+from t3lib.classifier.head import T3Head
+from t3lib.core.errors import Diverged, UserError
+from t3lib.core.files import read_json, write_json
+from t3lib.core.models import pad_id
+from t3lib.core.progress import progress_bar
+from t3lib.core.rows import Row, encode_rows
+from t3lib.own.questions import AS_WRITTEN, TURN, wordings
+from t3lib.sampler.tilt import tilt_logits
+from t3lib.tofu.data import retain_of
+from t3lib.tofu.evaluation import answer_text, metrics_of, score
+from t3lib.tofu.likelihood import UNTILTED, Tilt, answer_positions, answer_probabilities
+from t3lib.tofu.reader import Reading
+from t3lib.tofu.suite import auc
+from t3lib.tofu.unlearning_errors import (
+    RowErrors,
+    errors,
+    forget_error,
+    leak,
+    retain_error,
+    summary,
+    total_variation,
+)
+from t3lib.tofu.writing import eos_ids, greedy
+
+HEAD_SEEDS = (1, 2)
+RATES = (2e-3, 5e-3, 1e-2, 2e-2, 4e-2, 8e-2, 1.6e-1, 3.2e-1)
+TEMPERATURES = {
+    "hard": (1, 1.1, 1.25, 1.5, 2),
+    "guided": (1, 1.25, 1.4, 1.5, 1.6, 1.75, 2, 2.5, 3, 4, 6, 10),
+}
+GATES, TAILS = (0.5, 0.9, 1.0), (0.0, 1e-3, 1e-2)
+RULES = {"chosen": 2, "margin": -2}  # {rule: standard errors by which a leak may be larger}
+NAMES = {
+    "chosen": {"hard": "T3 (least)", "guided": "T3 (guided)"},
+    "margin": {"hard": "T3 (least, margin)", "guided": "T3 (guided, margin)"},
+}
+SAMPLED = ("forget10",)  # splits on which free text is looked at
+SAMPLERS = {1.0: 64, 0.6: 16, 0.3: 16, 0.1: 16}  # {τ: samples of each row}
+PREFIXES = (1, 2, 4)  # how many first tokens of the truth are given
+SHOWN = {
+    "forget_error": "Forget Error",
+    "leak": "leak",
+    "retain_error": "Retain Error",
+    "total_variation": "total variation",
+    "ks_statistic": "D",
+}
+DIALS = ["lr", "temperature", "gate", "tail"]
+FORGET = ("forget_error", "leak", "total_variation")
+SECOND = "as a second turn"  # a way of asking, as the tables call it
+ERRORS = ["forget_error", "leak", "retain_error", "total_variation", "recited", "kept"]
+OTHERS = ["ks_statistic", "mu_rouge", "score", "mu", "kept_before", "sampled", "recognized", "auc"]
+OTHERS += ["harmless", "secrets"]
+MEASURES = [*ERRORS, *OTHERS]
+SEARCH = ["split", "labels", *DIALS, *ERRORS[:4], "leak_se", *RULES]
+EACH = ["world", "split", "model", *DIALS, *MEASURES, "leak_se", "forget_quality", "missed"]
+TEXTS = ["world", "split", "model", "way", "tau", "samples", "rows", "leaks", "whole"]
+AIMS = ("leak", "price", "kept", "utility", "samples", "forget error", "distribution")
+EACH_CAPTION = (
+    "T3 with settings that its errors chose in world 0, beside a retrained model, in other worlds."
+    " forget_error to kept: as in the table errors_each; leak_se is the standard error of leak over"
+    " rows. ks_statistic: D beside the same retrained model; forget_quality is its p. score: the"
+    " harmonic mean of the three measures of rows to keep. kept_before: share of the answers that"
+    " the base gives word for word and the model too. sampled: share of rows that leak in 64"
+    " samples at τ = 1, if it was sampled. recognized: share of rows whose true answer is more"
+    " probable than five wrong ones; auc: the chance that a forgotten row has a lower loss"
+    " than an unseen one. harmless, secrets: mean probability of the tokens of forgotten answers to"
+    " which the judge gives more than 0.9, and less than 0.05. missed: aims"
+    " in results/studies/cpu-worlds/guided.py that are not met."
+)
+MEANS_CAPTION = (
+    "T3 with settings that its errors chose in world 0: means over other worlds, with 95% intervals"
+    " (Student's t). Columns as in guided_each; met: in how many worlds each aim is met."
+)
+
+
+def make(
+    profile: str, data: str | None, worlds: list[int], splits: list[str], rates: list[float],
+    hard: list[float], rule: str, out: Path, tiny: bool,
+) -> None:  # fmt: skip
+    """Search in world 0, and measure the chosen settings in other worlds; write all tables.
+
+    data: in place of the profile's. hard: T with the paper's labels. rule: one of `RULES`; with
+    "chosen" also the models that they are compared with. tiny: models that know nothing, to try it.
+    """
+    results.check_clean(out)
+    given = profiles.override(profiles.load_profile(profile), data=data, splits=splits)
+    if tiny:
+        given = script.tiny(given)
+    heat = TEMPERATURES | {"hard": tuple(hard)}
+    tables, made = out / "tables", out / "guided" / "made.json"
+
+    for world in progress_bar(worlds, desc="worlds"):
+        began = time.process_time()
+        if world == 0:
+            found = chosen(searched(given, RATES[4:5] if tiny else rates, heat))
+            render.write_table(tables, "guided_search", found)
+            if not tiny:
+                check_edges(found, rates, heat)
+        else:
+            search = pd.read_csv(tables / "guided_search.csv")
+            measured = measured_world(given, world, search, rule)
+            each, texts = (
+                merged(tables / f"{name}.csv", rows)
+                for name, rows in zip(("guided_each", "guided_texts"), measured)
+            )
+            each = each.assign(missed=missed(each))
+            render.write_table(tables, "guided_each", each, caption=EACH_CAPTION)
+            render.write_table(tables, "guided_texts", texts)
+        facts = {f"world {world}, {rule}": script.made(began)}
+        write_json(made, (read_json(made) if made.is_file() else {}) | facts)
+    if (tables / "guided_each.csv").is_file():
+        each = pd.read_csv(tables / "guided_each.csv")
+        render.write_table(tables, "guided", means(each), caption=MEANS_CAPTION)
+        render.save_figure(out / "figures" / "guided.svg", figure(each))
+
+
+def merged(path: Path, rows: pd.DataFrame) -> pd.DataFrame:
+    """Return a table's rows with new ones in place of those of the same world, split and model."""
+    old, same = pd.read_csv(path) if path.is_file() else rows[:0], ["world", "split", "model"]
+    again = pd.MultiIndex.from_frame(old[same]).isin(pd.MultiIndex.from_frame(rows[same]))
+    together = pd.concat([old[~again], rows])
+    return together.sort_values(["world", "split"], kind="stable", ignore_index=True)
+
+
+def opened(profile: profiles.Profile, world: int, split: str) -> Study:
+    """Open a split of a world; of a profile with given models always the same one."""
+    stage = profile["stage"] | ({} if profile["models"] else {"seed": world})
+    retain = retain_of(split)
+    needed = {"full", retain, f"{retain}-seed1"}
+    models = {name: place for name, place in profile["models"].items() if name in needed}
+    changes = {"stage": stage, "models": models}
+    return open_study(split, **{name: profile[name] for name in WORLD} | changes)
+
+
+def retrained(study: Study, seed: int) -> Any:
+    """Load the retrained model of a seed; train it if it is missing."""
+    return load_models(study, [subject(study, "Retrained", seed, {})]).model
+
+
+def reading(study: Study) -> Reading:
+    """Return how the study's models read answers."""
+    return Reading(pad_id(study.tokenizer), (), study.scoring.attention_mask)
+
+
+def guided_labels(study: Study) -> Probabilities:
+    """Return the labels of the tokens of the rows to forget from n-grams."""
+    forget, keep = (encode_rows(study.tokenizer, rows) for rows in (study.forget, study.retain))
+    cut = len(keep) - max(1, len(keep) // 10)
+    ngrams = choose_ngrams(keep[:cut], keep[cut:], vocab_size(study))
+    base = answer_probabilities(study.base, forget, reading(study))
+    return soft_labels(base, ngrams.probabilities(forget))
+
+
+def vocab_size(study: Study) -> int:
+    """Return V of the study's base."""
+    return study.base.get_output_embeddings().weight.shape[0]
+
+
+def head_of(
+    study: Study, settings: Mapping[str, Any], seed: int, labels: Probabilities | None
+) -> T3Head:
+    """Fit a head. settings: of T3. labels: of `fit_head`."""
+    features, wanted = t3_features(study), head_settings(settings, seed)
+    return fit_head(features, vocab_size=vocab_size(study), labels=labels, **wanted)
+
+
+# ---- the search ----------------------------------------------------------------------------------
+
+
+def searched(
+    profile: profiles.Profile,
+    rates: Sequence[float],
+    heat: Mapping[str, Sequence[float]],
+) -> pd.DataFrame:
+    """Return the errors of every setting in world 0, as means over heads, and of Retrained.
+
+    rates: learning rates. One that makes a head diverge is left out. heat: T for each kind of
+    labels.
+    """
+    rows = []
+    for split in profile["splits"]:
+        study = opened(profile, 0, split)
+        judge, tuned = retrained(study, 0), hyper_of(profile["hyper"], "T3", split)
+        [floor] = row_errors(study, judge, retrained(study, 1))
+        of_floor = summary(floor) | {"leak_se": standard_error(floor["forget"])}
+        rows.append({"split": split, "labels": "Retrained"} | of_floor)
+
+        for kind, labels in {"hard": None, "guided": guided_labels(study)}.items():
+            points = [
+                {"temperature": T, "gate": gate, "tail": tail}
+                for T, gate, tail in product(heat[kind], GATES, TAILS)
+                if T > 1 or (gate == 1 and tail == 0)  # at T = 1 they change nothing
+            ]
+            for seed, lr in product(HEAD_SEEDS, rates):
+                with suppress(Diverged):
+                    head = head_of(study, tuned | {"lr": lr}, seed, labels)
+                    same = {"split": split, "labels": kind, "lr": lr}
+                    each = errors_by_point(study, judge, head, points)
+                    rows += [same | point | one for point, one in zip(points, each)]
+    found = pd.DataFrame(rows)
+    return found.groupby(["split", "labels", *DIALS], dropna=False, sort=False).mean().reset_index()
+
+
+@torch.no_grad()
+def errors_by_point(
+    study: Study, judge: Any, head: T3Head, points: Sequence[Mapping[str, float]]
+) -> list[dict[str, float]]:
+    """Return the four errors of a head at each point {temperature, gate, tail}.
+
+    They are those of `summary`. At each position T3 tempers or does not, so both are computed once
+    for all gates, which only choose between them.
+    """
+    tempered = [(1.0, 0.0), *dict.fromkeys((each["temperature"], each["tail"]) for each in points)]
+    found: list[dict[str, float]] = [{} for _ in points]
+    for part, names in {"forget": [*FORGET], "retain": ["retain_error"]}.items():
+        answers = encode_rows(study.tokenizer, study.evaluation_rows[part])
+        of_base = answer_positions(study.base, answers, reading(study), [head])
+        values, kept = [], []
+        for at, other in zip(of_base, answer_positions(judge, answers, reading(study), ())):
+            wanted = other.logits.log_softmax(-1)
+            logf = head.logf(at.z)  # type: ignore[arg-type]
+            kept.append(torch.linalg.vecdot(at.logits.softmax(-1), logf.exp()))
+            logps = [tilt_logits(at.logits, logf, T, e).log_softmax(-1) for T, e in tempered]
+            values.append(
+                torch.stack([position_errors(names, p, wanted, at.target) for p in logps])
+            )
+        errors_at, r = torch.cat(values, -1).double(), torch.cat(kept)  # (tempered, names, N), (N,)
+        for point, one in zip(points, found):
+            place = tempered.index((point["temperature"], point["tail"]))
+            hot = (r < point["gate"]) | (point["gate"] == 1)
+            means = torch.where(hot, errors_at[place], errors_at[0]).mean(-1)
+            one |= dict(zip(names, means.tolist()))
+    return found
+
+
+def position_errors(names: Sequence[str], logp: Tensor, wanted: Tensor, target: Tensor) -> Tensor:
+    """Return (names, N) errors at N positions. logp, wanted: (N, V). target: (N,) token ids."""
+    if names == ["retain_error"]:
+        return retain_error(logp, wanted)[None]
+    said = [each.gather(-1, target[:, None])[:, 0] for each in (logp, wanted)]
+    return torch.stack([forget_error(*said), leak(*said), total_variation(logp, wanted)])
+
+
+def chosen(search: pd.DataFrame) -> pd.DataFrame:
+    """Add a column for each of `RULES`, which is true for the settings that it chooses."""
+    floor = search[search["labels"] == "Retrained"].set_index("split").loc[search["split"]]
+    found = search.assign(price=search["retain_error"].round(3))
+    for rule, margin in RULES.items():
+        limit = (floor["leak"] + margin * floor["leak_se"]).to_numpy()
+        ranked = found.assign(large=np.where(search["leak"] <= limit, 0, search["leak"]))
+        ranked = ranked[search["labels"] != "Retrained"]
+        ranked = ranked.sort_values(["large", "price", "total_variation"])
+        best = ranked.drop_duplicates(["split", "labels"]).index
+        found[rule] = search.index.isin(best)
+    return found[SEARCH]
+
+
+def check_edges(
+    search: pd.DataFrame,
+    rates: Sequence[float] = RATES,
+    heat: Mapping[str, Sequence[float]] = TEMPERATURES,
+) -> None:
+    """Raise UserError if a chosen rate or T is at an end of the grid, other than T = 1."""
+    for _, row in search[search[[*RULES]].any(axis=1)].iterrows():
+        for dial, ends in (
+            ("lr", (rates[0], rates[-1])),
+            ("temperature", heat[row["labels"]][-1:]),
+        ):
+            if row[dial] in ends:
+                raise UserError(f"{row['labels']}, {row['split']}: {dial} {row[dial]:g}: grow it")
+
+
+# ---- another world -------------------------------------------------------------------------------
+
+
+def measured_world(
+    profile: profiles.Profile, world: int, search: pd.DataFrame, rule: str
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return a row for each model of a world, and one for each model and way of asking.
+
+    search: the table `guided_search`, which has the settings. rule: as of `make`.
+    """
+    rows, texts = [], []
+    for split in profile["splits"]:
+        study = opened(profile, world, split)
+        part = search[search[rule] & (search["split"] == split)].set_index("labels")
+        settings = {name: (kind, part.loc[kind, DIALS]) for kind, name in NAMES[rule].items()}
+        judge, same = retrained(study, 1), {"world": world, "split": split}
+        [of_base] = row_errors(study, judge, study.base)
+        before = np.array(of_base["retain"]["likeliest"]) == 1  # given word for word
+
+        for names, model, tilts in models(study, profile["hyper"], settings, rule == "chosen"):
+            written = free_texts(study, model, tilts) if split in SAMPLED else [[]] * len(names)
+            found = zip(names, tilts, measures(study, judge, model, tilts), written)
+            for name, (head, T), (values, likeliest), ways in found:
+                dials = {"gate": head.gate, "tail": head.tail, "temperature": T} if head else {}
+                dials |= {"lr": head.info["hyperparameters"]["lr"]} if head else {}
+                values["kept_before"] = likeliest[before].mean() if before.any() else np.nan
+                values["sampled"] = ways[0]["leaks"] / ways[0]["rows"] if ways else np.nan
+                rows.append(same | {"model": name} | dials | values)
+                texts += [same | {"model": name} | way for way in ways]
+    return pd.DataFrame(rows, columns=EACH), pd.DataFrame(texts, columns=TEXTS)
+
+
+def models(
+    study: Study,
+    hyper: Mapping[str, Any],
+    settings: Mapping[str, tuple[str, pd.Series]],
+    others: bool,
+) -> Iterator[tuple[list[str], Any, Sequence[Tilt]]]:
+    """Yield the names of some models with their tilts of one model; first the tilts of the base.
+
+    hyper: the profile's settings of all methods. settings: {name: kind of labels, dials}. others:
+    also yield the base itself, T3 with the paper's settings and Retrained.
+    """
+    tuned, tilts = hyper_of(hyper, "T3", study.split), dict[str, Tilt]()
+    if others:
+        [paper] = fitted(study, [(tuned, HEAD_SEEDS[0])])
+        tilts = {"Original": UNTILTED[0], "T3": (dialled(paper, tuned), tuned["temperature"])}
+    for name, (kind, dials) in settings.items():
+        labels = guided_labels(study) if kind == "guided" else None
+        head = head_of(study, tuned | {"lr": dials["lr"]}, HEAD_SEEDS[0], labels)
+        tilts[name] = (dialled(head, dials), dials["temperature"])
+    yield [*tilts], study.base, [*tilts.values()]
+    if others:
+        yield ["Retrained"], retrained(study, 0), UNTILTED
+
+
+def row_errors(
+    study: Study, judge: Any, model: Any, tilts: Sequence[Tilt] = UNTILTED
+) -> list[dict[str, RowErrors]]:
+    """Return the errors of every tilt of a model beside the judge, as `errors` does."""
+    answers = {name: encode_rows(study.tokenizer, study.evaluation_rows[name]) for name in SETS}
+    return [each[""] for each in errors(model, {"": judge}, answers, reading(study), tilts)]
+
+
+def standard_error(rows: RowErrors) -> float:
+    """Return the standard error over rows of the leak, which is a mean over tokens."""
+    leaks, weights = np.array(rows["leak"]), np.array(rows["tokens"])
+    away = weights * (leaks - np.average(leaks, weights=weights))
+    return float(away.std(ddof=1) / weights.mean() / np.sqrt(len(away)))
+
+
+def measures(
+    study: Study, judge: Any, model: Any, tilts: Sequence[Tilt]
+) -> list[tuple[dict[str, float], Any]]:
+    """Return for each tilt its teacher-forced measures and those of its greedy text, and which
+    answers to keep it gives word for word (rows,).
+    """
+    scoring, rows = study.scoring, study.evaluation_rows
+    quiet, forget = replace(scoring, generate=False), rows["forget"]
+    [of_judge] = score(judge, study.tokenizer, {"forget": forget}, quiet)
+    reference: Any = metrics_of(of_judge, truth_ratio=scoring.truth_ratio)
+    scores = score(model, study.tokenizer, rows, scoring, tilts)
+
+    sets, unseen = {"forget": forget}, unseen_rows(study)
+    mask = {"attention_mask": scoring.attention_mask}
+    [of_rows] = run.likelihoods(judge, study.tokenizer, sets, **mask)
+    p_judge = np.exp(-np.concatenate(of_rows["forget"]["losses"]))
+    sets |= {} if isinstance(unseen, str) else {"unseen": unseen}
+    shown = run.likelihoods(model, study.tokenizer, sets, tilts, **mask)
+
+    found = []
+    for each, scored, seen in zip(row_errors(study, judge, model, tilts), scores, shown):
+        report = metrics_of(scored, reference, scoring.truth_ratio)
+        parts = report["components"]
+        true = np.array(seen["forget"]["cells"]["verbatim"])
+        p = np.exp(-np.concatenate(seen["forget"]["losses"]))
+        losses = {name: [np.mean(row) for row in part["losses"]] for name, part in seen.items()}
+        values = {
+            "leak_se": standard_error(each["forget"]),
+            "ks_statistic": report["ks_statistic"],
+            "forget_quality": report["forget_quality"],
+            "mu_rouge": report["mu_rouge"],
+            "mu": report["model_utility"],
+            "score": hmean([max(0, parts[f"retain_{name}"]) for name in ("prob", "rouge", "tr")]),
+            "recognized": recognized(true[:, 0], true[:, 1:]).mean(),
+            "auc": auc(losses["forget"], losses["unseen"]) if "unseen" in losses else np.nan,
+            "harmless": p[p_judge > 0.9].mean() if (p_judge > 0.9).any() else np.nan,
+            "secrets": p[p_judge < 0.05].mean(),
+        }
+        likeliest = np.array(each["retain"]["likeliest"]) == 1
+        found.append((summary(each) | values, likeliest))
+    return found
+
+
+def free_texts(study: Study, model: Any, tilts: Sequence[Tilt]) -> list[list[dict[str, Any]]]:
+    """Count the rows that leak in free text, for each tilt and way of asking.
+
+    Returns for each tilt a list of {way, tau, samples, rows, leaks, whole}: samples from the four
+    samplers, of which the first is the widest, then greedy answers (tau 0). rows: those with a
+    secret. leaks: of them, those that a text gives away beyond guessing (`facts.held`). whole:
+    those whose whole secret is in a text. After first tokens of the truth only what follows counts.
+    """
+    forget, tokenizer, mask = study.evaluation_rows["forget"], study.tokenizer, study.scoring
+    asked: dict[str, list[Row]] = {}
+    for row in forget:
+        for (_, way), other in wordings(row, True).items():
+            asked.setdefault(SECOND if way == TURN else way, []).append(other)
+    examples = encode_rows(tokenizer, forget)
+    prompts = {
+        way: [example.ids[: example.n_prompt] for example in encode_rows(tokenizer, rows)]
+        for way, rows in asked.items()
+    }
+    prompts |= {
+        f"after {m} tokens of the truth": [each.ids[: each.n_prompt + m] for each in examples]
+        for m in PREFIXES
+    }
+    read = Reading(pad_id(tokenizer), eos_ids(model, tokenizer), mask.attention_mask)
+    most = max(len(example.ids) - example.n_prompt for example in examples)
+    flat = [prompt for way in prompts.values() for prompt in way]
+    written = greedy(model, flat, read, tilts, max_new_tokens=most)
+    drawn = [
+        run.draws(model, tokenizer, forget, tilts, samples=n, tau=tau)
+        for tau, n in SAMPLERS.items()
+    ]
+
+    found = []
+    for number, ids in enumerate(written):
+        counted = [
+            {"way": AS_WRITTEN, "tau": tau, "samples": n} | leaking(each[number])
+            for (tau, n), each in zip(SAMPLERS.items(), drawn)
+        ]
+        texts = iter([answer_text(tokenizer, each) for each in ids])
+        of_way = {way: [next(texts) for _ in forget] for way in prompts}
+        others = [*zip(*(of_way.pop(way) for way in asked if way not in (AS_WRITTEN, SECOND)))]
+        ways = {way: [[text] for text in each] for way, each in of_way.items()}
+        for way, each in (ways | {f"in {len(others[0])} other ways": others}).items():
+            counts = leaking(held(forget, each))
+            counted.append({"way": way, "tau": 0.0, "samples": len(each[0])} | counts)
+        found.append(counted)
+    return found
+
+
+def leaking(flags: Mapping[str, Any]) -> dict[str, int]:
+    """Count the rows of a result of `facts.held` with at least one text that holds their secret."""
+    leaks, whole = (sum(map(any, flags[name])) for name in ("leaks", "facts"))
+    return {"rows": len(flags["leaks"]), "leaks": leaks, "whole": whole}
+
+
+# ---- the tables ----------------------------------------------------------------------------------
+
+
+def aims(each: pd.DataFrame) -> pd.DataFrame:
+    """Return which of `AIMS` every model meets, beside Retrained and the base of its world."""
+    place = pd.MultiIndex.from_frame(each[["world", "split"]])
+    floor, base = (
+        each[each["model"] == name].set_index(["world", "split"]).loc[place].reset_index()
+        for name in ("Retrained", "Original")
+    )
+    met = [
+        each["leak"] <= floor["leak"] + 2 * floor["leak_se"],
+        each["retain_error"] <= 1.15 * floor["retain_error"],
+        each["kept_before"] >= 0.99,
+        each["mu"] >= base["mu"] - 0.02,
+        ~(each["sampled"] > 0.025),
+        each["forget_error"] <= 1.5 * floor["forget_error"],
+        each["forget_quality"] >= 0.05,
+    ]
+    return pd.DataFrame(dict(zip(AIMS, met)))
+
+
+def missed(each: pd.DataFrame) -> list[str]:
+    """Return the names of the aims that each model does not meet."""
+    return [
+        ", ".join(name for name, met in row.items() if not met) for _, row in aims(each).iterrows()
+    ]
+
+
+def means(each: pd.DataFrame) -> pd.DataFrame:
+    """Build the table `guided`: means and intervals over worlds 4 to 7, and over all worlds."""
+    rows, met = [], pd.concat([each, aims(each).add_prefix("met_")], axis=1)
+    for among, part in {"4-7": met[met["world"] > 3], "all": met}.items():
+        for (split, model), some in part.groupby(["split", "model"], sort=False):
+            cells = [value for measure in MEASURES for value in interval(some[measure])]
+            rows.append((among, split, model, len(some), *cells, *some.filter(like="met_").sum()))
+    spread = [name + end for name in MEASURES for end in ("", "_low", "_high")]
+    columns = ["among", "split", "model", "worlds", *spread]
+    return pd.DataFrame(rows, columns=[*columns, *(f"met_{name}" for name in AIMS)])
+
+
+@styled()
+def figure(each: pd.DataFrame) -> Figure:
+    """Draw the errors of each model in each world, one row of panels for each split.
+
+    each: the table `guided_each`.
+    """
+    splits = [split for split in SPLITS if split in {*each["split"]}]
+    drawn, axes = panels(len(splits), len(SHOWN), (6.8, 0.7 + 1.5 * len(splits)), sharex="col")
+    for row, split in zip(axes, splits):
+        part = each[each["split"] == split]
+        there = {*part["model"]}
+        names = [name for name in each["model"].drop_duplicates() if name in there][::-1]
+        for axis, (measure, title) in zip(row, SHOWN.items()):
+            floor = part.loc[part["model"] == "Retrained", measure].mean()
+            axis.axvline(floor, color=DARK, ls="--", lw=0.8)
+            for place, name in enumerate(names):
+                values = part.loc[part["model"] == name, measure]
+                colour = T3_COLOUR if name.startswith("T3") else DARK
+                axis.plot(values, [place] * len(values), "o", ms=3, alpha=0.6, color=colour)
+            axis.set(title=title, yticks=range(len(names)), yticklabels=names)
+            axis.set_xscale("log" if measure == "retain_error" else "linear")
+            if axis is not row[0]:
+                axis.set_yticklabels([])
+        row[0].set_ylabel(f"{render.SPLIT_LABELS[split]} split")
+    drawn.set_label(
+        f"Errors beside a retrained model in {each['world'].nunique()} built-in worlds, one dot"
+        " each; settings were chosen in another world. Dashed: another retrained model."
+        " Teacher-forced; Retain Error in nats a token, on a log scale."
+    )
+    return drawn
+
+
+OPTIONS: script.Options = {
+    "--profile": {"default": "cpu"},
+    "--data": {"help": "folder with TOFU's files, or hub; in place of the profile's"},
+    "--worlds": {"type": int, "nargs": "+", "default": [0, 4, 5, 6, 7, 1, 2, 3]},
+    "--rates": {"type": float, "nargs": "+", "default": [*RATES], "help": "learning rates"},
+    "--hard": {"type": float, "nargs": "+", "default": [*TEMPERATURES["hard"]], "help": "T"},
+    "--rule": {"choices": [*RULES], "default": "chosen"},
+    "--splits": {"nargs": "+", "default": [*SPLITS], "choices": SPLITS},
+    "--out": {"type": Path, "default": Path("out/cpu-worlds")},
+} | script.TINY_OPTION
+
+if __name__ == "__main__":
+    script.run(lambda given: make(**vars(given)), str(__doc__), OPTIONS)

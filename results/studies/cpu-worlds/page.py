@@ -1,0 +1,281 @@
+"""What results/pages shows of the study over worlds."""
+
+from pathlib import Path
+
+import pandas as pd
+from scipy.stats import binomtest
+
+from t3lab.report.details import LABELLED, LABELS, interval, short, shown, table
+from t3lab.report.order import interval as mean_interval
+from t3lab.report.tables import OURS, OWN_RATE
+from t3lib.baselines.losses import METHODS
+
+ERRORS = {
+    "Forget Error": "forget_error",
+    "leak": "leak",
+    "Retain Error": "retain_error",
+    "total variation": "total_variation",
+}
+# What the page of errors shows of T3: (learning rate, T, w, gate), by split where Forget Quality
+# chose another T.
+SHOWN = {
+    "T3 as Forget Quality chose": {"forget05": (5e-3, 2.5, 1, 1), "forget10": (5e-3, 3, 1, 1)},
+    "the same greedy text, T = 1": {"forget05": (5e-3, 1, 2.5, 1), "forget10": (5e-3, 1, 3, 1)},
+    "T3 at T = 1, its own rate": dict.fromkeys(LABELLED, (4e-2, 1, 1, 1)),
+    "strong f, T = 1.25, gated": dict.fromkeys(LABELLED, (4e-2, 1.25, 1, 0.9)),
+}
+# Models of the tables that studies/cpu-worlds/doubts.py writes, and how the page names them.
+FREE = {
+    "the judge again": "the same retrained model again",
+    "Retrained": "another retrained model",
+    "Original": LABELS["Original"],
+}
+FORCED = {"Original": LABELS["Original"], "Retrained": FREE["Retrained"]}
+FORCED |= {name: name for name in SHOWN if name != "the same greedy text, T = 1"}
+SAMPLED = {
+    "first rare word": "first_word",
+    "ROUGE-L": "rouge",
+    "surprise, nats": "surprise",
+    "facts": "facts",
+}
+# What README shows: the models, and the measures with their titles.
+AGAINST = ("T3", OURS[0], OWN_RATE, "RMU", "WGA", "Retrained")
+COLUMNS = {
+    "ks_held_out": "D",
+    "retain_rouge": "words kept",
+    "retain": "score kept",
+    "unrelated": "unrelated words",
+    "facts": "whole facts",
+}
+GUIDED = {  # (rule, labels): the model's name
+    ("chosen", "hard"): "T3 (least)",
+    ("margin", "hard"): "T3 (least, margin)",
+    ("chosen", "guided"): "T3 (guided)",
+    ("margin", "guided"): "T3 (guided, margin)",
+}
+UNCHANGED = {
+    "score": "score",
+    "words": "mu_rouge",
+    "Model Utility": "mu",
+    "harmless": "harmless",
+    "secrets": "secrets",
+}
+MEASURES = {"ks_held_out": "D", "mu_rouge": "MU-ROUGE", "mu": "Model Utility"}
+
+
+def blocks(results: Path) -> dict[str, str]:
+    """Return the generated blocks. worlds: means of D and MU-ROUGE with their 95% intervals.
+    gate_worlds: gated T3 minus others in the same world, as means over worlds. errors: the paper's
+    errors beside a retrained model, as means over worlds with 95% intervals. errors_named,
+    errors_doubts, errors_free, errors_identified: see the functions of these names.
+    """
+    tables = results / "studies" / "cpu-worlds" / "tables"
+    methods, columns = [*METHODS, OWN_RATE, *OURS], {}
+    means = (
+        pd.read_csv(tables / "worlds.csv").set_index(["measure", "split", "method"]).sort_index()
+    )
+    for measure, split in ((m, s) for m in [*MEASURES][:2] for s in LABELLED):
+        ends = means.loc[measure, split].loc[methods, ["mean", "low", "high"]].to_numpy()
+        columns[f"{MEASURES[measure]}, {LABELLED[split]}"] = [interval(*e, ".2f") for e in ends]
+    each, rows = pd.read_csv(tables / "worlds_each.csv"), []
+    for split, rival in ((split, rival) for split in LABELLED for rival in ("T3", "RMU", "WGA")):
+        by = each[each["split"] == split].pivot(index="world", columns="method")
+        gaps = {title: by[m][OURS[0]] - by[m][rival] for m, title in MEASURES.items()}
+        cells = {title: interval(*mean_interval(gap)) for title, gap in gaps.items()}
+        rows.append({"T3 (gated) minus": rival, "split": LABELLED[split]} | cells)
+    return {
+        "worlds": shown(means, {"": [LABELS.get(name, name) for name in methods]} | columns),
+        "gate_worlds": table(pd.DataFrame(rows), texts=2),
+        "against": against(means),
+        "errors": table(errors(pd.read_csv(tables / "errors.csv")), texts=2),
+        "errors_named": named(pd.read_csv(tables / "errors_each.csv")),
+        "errors_doubts": doubts(pd.read_csv(tables / "doubts.csv")),
+        "errors_free": free(pd.read_csv(tables / "doubts_free.csv")),
+        "errors_identified": identified(pd.read_csv(tables / "identified.csv")),
+    } | guided(tables)
+
+
+def against(means: pd.DataFrame) -> str:
+    """Write what T3 and two baselines hide and keep on the 10% split, with half a 95% interval.
+
+    means: the table `worlds`, by measure, split and method.
+    """
+    columns: dict[str, list[str]] = {"`cpu`, 10% split": [LABELS.get(n, n) for n in AGAINST]}
+    for measure, title in COLUMNS.items():
+        part = means.loc[measure, "forget10"].loc[[*AGAINST]]
+        half = (part["high"] - part["low"]) / 2
+        columns[title] = [f"{m:.2f} ± {h:.2f}" for m, h in zip(part["mean"], half)]
+    columns["`cpu`, 10% split"][0] = "**T3**"
+    return table(pd.DataFrame(columns))
+
+
+def errors(means: pd.DataFrame) -> pd.DataFrame:
+    """Return the lines of the block `errors` from the table of that name."""
+    lines = []
+    for split, label in LABELLED.items():
+        part = means[means["split"] == split]
+        of_t3 = part.set_index(["lr", "temperature", "w", "gate"])
+        named = {LABELS[name]: part[part["method"] == name].iloc[0] for name in LABELS}
+        named |= {name: of_t3.loc[dials[split]] for name, dials in SHOWN.items()}
+        named |= {
+            name: part[part["method"] == name].iloc[0]
+            for name in METHODS[2:-1]
+            if name in {*part["method"]}
+        }
+        for name, one in named.items():
+            ends = {
+                title: [one[measure + end] for end in ("", "_low", "_high")]
+                for title, measure in ERRORS.items()
+            }
+            cells = {title: interval(*values, ".2f") for title, values in ends.items()}
+            more = {"kept": f"{one['kept']:.2f}", "worlds": one["worlds"]}
+            lines.append({"": name, "split": label} | cells | more)
+    return pd.DataFrame(lines)
+
+
+def named(each: pd.DataFrame) -> str:
+    """Return the outcome of the hypothesis that studies/cpu-worlds/errors.py names, as Markdown.
+
+    each: the table `errors_each`.
+    """
+    of_t3 = each[(each["split"] == "forget10") & (each["w"] == 1) & (each["gate"] == 1)]
+    points = of_t3.set_index(["lr", "temperature", "world"])["forget_error"].sort_index()
+    chosen, untempered = points[5e-3, 3.0], points[4e-2, 1.0]
+    larger = chosen > untempered
+    p = binomtest(int(larger.sum()), len(larger), alternative="greater").pvalue
+    parts = {"4 to 7": larger.reindex(range(4, 8)), "8 to 11": larger.reindex(range(8, 12))}
+    parts = {name: part.dropna() for name, part in parts.items() if part.notna().any()}
+    told = [f"in {part.sum()} of {len(part)} of the worlds {name}" for name, part in parts.items()]
+    worlds = {"world": ["T3 as Forget Quality chose", "T3 at T = 1, its own rate"]} | {
+        str(world): [f"{chosen[world]:.2f}", f"{untempered[world]:.2f}"] for world in larger.index
+    }
+    return (
+        f"{table(pd.DataFrame(worlds))}\n\n"
+        f"It is larger {', '.join(told)}, and in {larger.sum()} of all {len(larger)} (sign test,"
+        f" one-sided p = {p:.2g})."
+    )
+
+
+def doubts(each: pd.DataFrame) -> str:
+    """Return the Forget Error of each model by judge and sampler, as means over worlds. each: the
+    table `doubts`.
+    """
+    means = each.groupby(["judge", "tau", "model"], sort=False)["forget_error"].mean()
+    wide = means.unstack()[list(FORCED)].rename(columns=FORCED).sort_index(ascending=False)
+    cells = wide.map(lambda value: f"{value:.2f}").reset_index()
+    cells["judge"] = [f"seed {judge}" for judge in cells["judge"]]
+    return table(cells.rename(columns={"judge": "judge", "tau": "τ"}), texts=2)
+
+
+def free(each: pd.DataFrame) -> str:
+    """Return how far sampled answers are from the judge's, as means over worlds. each: the table
+    `doubts_free`.
+    """
+    parts = []
+    for tau, part in each[each["tau"].isin([each["tau"].max(), each["tau"].min()])].groupby("tau"):
+        means = part.groupby("model", sort=False)[[*SAMPLED.values()]].mean().reset_index()
+        lines = means.assign(model=[FREE.get(name, name) for name in means["model"]])
+        parts.append(f"τ = {tau:g}:\n\n{shown(lines, {'': lines['model']} | SAMPLED)}")
+    return "\n\n".join(reversed(parts))
+
+
+def identified(each: pd.DataFrame) -> str:
+    """Return what f knows of a retrained model, as means over worlds. each: the table
+    `identified`.
+    """
+    means = each.groupby("model", sort=False).mean().drop(columns="world").reset_index()
+    columns = {"": [FREE.get(name, name) for name in means["model"]], "correlation": "correlation"}
+    for kind in ("secret", "harmless"):
+        columns[f"f, {kind}"] = means[f"f_{kind}"].map("{:.3f}".format)
+    for kind in ("secret", "harmless"):
+        columns[f"p̂, {kind}"] = means[f"p_{kind}"].map("{:.2f}".format)
+    return shown(means, columns)
+
+
+def guided(tables: Path) -> dict[str, str]:
+    """Return the blocks of the page on settings that the paper's errors chose.
+
+    guided_settings: what was chosen. guided: means over worlds 4 to 7. guided_aims: how often each
+    aim is met. guided_texts: rows whose secret comes out in free text, as means over worlds.
+    """
+    search, means, each, texts, others, errors = (
+        pd.read_csv(tables / f"{name}.csv")
+        for name in (
+            *("guided_search", "guided", "guided_each", "guided_texts"),
+            *("worlds_each", "errors_each"),
+        )
+    )
+    models = ["Original", "Retrained", "T3", *GUIDED.values()]
+    settings = [
+        {"": GUIDED[rule, row["labels"]], "split": LABELLED[row["split"]]}
+        | {"learning rate": row["lr"], "T": f"{row['temperature']:g}"}
+        | {"θ": f"{row['gate']:g}", "ε": f"{row['tail']:g}"}
+        for rule in ("chosen", "margin")
+        for _, row in search[search[rule]].sort_values(["labels", "split"]).iterrows()
+    ]
+
+    lines = []
+    for split, label in LABELLED.items():
+        over = means[(means["among"] == "4-7") & (means["split"] == split)].set_index("model")
+        for name in [name for name in models if name in over.index]:
+            row = over.loc[name]
+            cells = {
+                title: interval(*(row[measure + end] for end in ("", "_low", "_high")), ".2f")
+                for title, measure in (ERRORS | {"D": "ks_statistic"}).items()
+            }
+            cells |= {title: short(row[measure]) for title, measure in UNCHANGED.items()}
+            lines.append({"": LABELS.get(name, name), "split": label} | cells)
+        for name in ("RMU", "WGA"):
+            rival = others[(others["method"] == name) & (others["split"] == split)]
+            rival = rival[rival["world"] > 3]
+            part = errors[(errors["method"] == name) & (errors["split"] == split)]
+            part = part[part["world"] > 3]
+            cells = {
+                title: interval(*mean_interval(part[measure]), ".2f")
+                for title, measure in ERRORS.items()
+            }
+            cells["D"] = interval(*mean_interval(rival["ks_held_out"]), ".2f")
+            cells |= {"words": short(rival["mu_rouge"].mean())}
+            cells |= {"Model Utility": short(rival["mu"].mean())}
+            lines.append({"": name, "split": label} | cells)
+
+    met = []
+    for aim in [name for name in means.columns if name.startswith("met_")]:
+        cells = {"": aim.removeprefix("met_")}
+        for name in GUIDED.values():
+            part = means[(means["model"] == name) & (means["among"] == "4-7")]
+            part = part[part["sampled"].notna()] if aim == "met_samples" else part
+            cells[name] = f"{part[aim].sum():g} of {part['worlds'].sum():g}"
+        met.append(cells)
+    met.append({"": "**all that are its own, both splits**"} | {
+        name: met_together(each[(each["model"] == name) & (each["world"] > 3)], kind)
+        for (_, kind), name in GUIDED.items()
+    })  # fmt: skip
+
+    counted = texts.assign(way=texts["way"].str.cat(texts["tau"].map(sampler), sep=", "))
+    wide = counted[counted["world"] > 3].pivot_table("whole", "way", "model", sort=False)
+    wide = wide[[name for name in models if name in wide]].rename(columns=LABELS)
+    wide = wide.map("{:.1f}".format).rename_axis(index="", columns=None)
+    return {
+        "guided_settings": table(pd.DataFrame(settings), texts=2),
+        "guided": table(pd.DataFrame(lines).fillna(""), texts=2),
+        "guided_aims": table(pd.DataFrame(met)),
+        "guided_texts": table(wide.reset_index()),
+    }
+
+
+def met_together(each: pd.DataFrame, kind: str) -> str:
+    """Count the worlds in which a model misses none of its own aims on both splits.
+
+    each: its rows of `guided_each`. kind: of labels; two aims are for guided labels alone.
+    """
+    missed = each["missed"].fillna("")
+    if kind == "hard":
+        missed = missed.str.replace("(, )?(forget error|distribution)", "", regex=True)
+    by_world = (missed == "").groupby(each["world"]).all()
+    return f"{by_world.sum()} of {len(by_world)} worlds"
+
+
+def sampler(tau: float) -> str:
+    """Return a sampler's name. tau: its temperature, 0 for greedy decoding."""
+    return f"sampled at τ = {tau:g}" if tau else "greedy"

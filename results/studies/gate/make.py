@@ -1,0 +1,148 @@
+"""What do gated tempering and neutral tokens buy at profile cpu? (Ours, not the paper's.)
+
+    python results/studies/gate/make.py
+
+T3 (gated) tempers only where r(x) < gate, T3 (neutral) leaves tokens alone that no row taught, and
+T3 (gated, neutral) does both. For each, the learning rate, T and gate are searched as T3's rate and
+T were: the best mean Forget Quality against the first retrained model. Each choice then runs with
+every seed of the profile, beside T3 as tuned and T3 without tempering at its own rate, and is
+compared with retrained models that are held out. Seed 1 is audited and sampled.
+
+It writes below --out: tuned.yaml has every trial and what was chosen; the table `gate_cpu` what
+each choice hides and keeps; `gate_leak` the rows that leak in sixteen samples; `gate_dial` and a
+figure what happens at T3's own rate and T as the gate moves from 0 to 1. made.json says which
+command and commit made them. It takes about half an hour of one core, a third of it to train base
+models, which .t3cache keeps.
+"""
+
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from t3lab import profiles, results, script
+from t3lab.profiles import WORLD, hyper_of, seeds_of
+from t3lab.report import plots_gate, render
+from t3lab.report.tables import OWN_RATE
+from t3lab.results import HELD_OUT
+from t3lab.study.audit import Sampling, audit_method
+from t3lab.study.records import run_method
+from t3lab.study.study import Study, open_study
+from t3lab.study.tune import tune_t3, write_choice
+from t3lib.baselines.losses import settings_of
+from t3lib.core.files import write_json
+
+GATES = (0.5, 0.9, 0.99)
+# name: which values of T3's own settings beside the paper's are searched
+SEARCHED: dict[str, list[dict[str, Any]]] = {
+    "T3 (gated)": [{"gate": gate} for gate in GATES],
+    "T3 (neutral)": [{"untrained": "neutral"}],
+    "T3 (gated, neutral)": [{"gate": gate, "untrained": "neutral"} for gate in GATES],
+}
+DIAL = (0.0, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0)
+KNOWN = ("recognized_verbatim", "auc", "facts")  # measures of an audit
+MEANS = ["fq", *HELD_OUT, "mu", "mu_rouge", "retain_prob", "retain_rouge", "retain_tr"]
+MEANS += ["ra_rouge", "wf_rouge"]
+CPU = (
+    "T3 with a gate, with neutral tokens and with both, at the learning rate, T and gate with the"
+    " best mean Forget Quality against the first retrained model (FQ), beside T3 as tuned and"
+    " without tempering. Profile cpu, means over seeds. FQ and KS D, held out, and row r compare"
+    " with the other retrained models. recognized_verbatim, auc and facts are audits of seed 1."
+)
+LEAK = (
+    "Rows to forget of which one of 16 sampled answers contains the secret, out of `rows`, at each"
+    " temperature tau and top p of the sampler. Profile cpu, seed 1."
+)
+MOVED = "T3 at its tuned rate and T as the gate moves: 1 is the paper's T3, 0 never tempers."
+
+Settings = Mapping[str, Any]
+
+
+def make(out: Path, tiny: bool) -> None:
+    """Write all of it.
+
+    tiny: one split and seed of models that know nothing, to try the script.
+    """
+    results.check_clean(out)
+    profile = profiles.load_profile("cpu")
+    profile = script.tiny(profile, grids={"T3": [{"lr": 1e-3}]}) if tiny else profile
+    began, lines, leaks, moved = time.process_time(), [], [], []
+    for split in profile["splits"]:
+        study = open_study(split, **{name: profile[name] for name in WORLD})
+        chosen = dict(choices(study, profile, out / "tuned.yaml"))
+        retrained = seeds_of("Retrained", profile["seeds"])
+        held_out = [*run_method(study, "Retrained", seeds=retrained, settings={})]
+        for name, settings in chosen.items():
+            known, colder = audited(study, settings, 2 if tiny else 16)
+            every = settings_of("T3", settings)
+            row = {name: every[name] for name in ("lr", "temperature", "gate", "untrained")}
+            row |= means(study, profile["seeds"], settings, held_out) | known
+            lines.append({"split": split, "model": name} | row)
+            leaks += [{"split": split, "model": name} | each for each in colder]
+        for gate in DIAL:
+            row = means(study, profile["seeds"], chosen["T3"] | {"gate": gate}, held_out)
+            moved.append({"split": split, "gate": gate} | row)
+    tables = {"gate_cpu": (lines, CPU), "gate_leak": (leaks, LEAK), "gate_dial": (moved, MOVED)}
+    for name, (rows, caption) in tables.items():
+        render.write_table(out / "tables", name, pd.DataFrame(rows), caption=caption)
+    render.save_figure(out / "figures" / "gate_dial.svg", plots_gate.dial(pd.DataFrame(moved)))
+    write_json(out / "made.json", script.made(began))
+
+
+def choices(
+    study: Study, profile: profiles.Profile, path: Path
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield (name, settings) of each T3 that is compared; the searched ones are written to `path`
+    with all their trials.
+    """
+    tuned = hyper_of(profile["hyper"], "T3", study.split)
+    yield "T3", tuned
+    yield OWN_RATE, hyper_of(profile["hyper"], "T3", study.split, 1.0) | {"temperature": 1.0}
+    base = {name: value for name, value in tuned.items() if name != "temperature"}
+    for name, ours in SEARCHED.items():
+        points = [base | rate | each for rate in profile["grids"]["T3"] for each in ours]
+        found = tune_t3(study, points, profile["temperatures"], profile["search_seeds"])
+        entry = found[f"T3/{study.split}"]
+        write_choice(path, {f"{name}/{study.split}": entry})
+        print(f"{name} {study.split}: {entry['chosen']}", flush=True)
+        yield name, entry["chosen"]
+
+
+def means(
+    study: Study, seeds: list[int], settings: Settings, retrained: list[Any]
+) -> dict[str, Any]:
+    """Return the means over seeds of what T3 with these settings hides and keeps.
+
+    retrained: run records of the held-out models.
+    """
+    runs = [*run_method(study, "T3", seeds=seeds, settings=settings)]
+    frame = results.tidy([*retrained, *runs]).query("method == 'T3'")
+    return {"n_seeds": len(frame)} | frame[MEANS].mean().to_dict()
+
+
+def audited(study: Study, settings: Settings, samples: int) -> tuple[dict[str, Any], list[Any]]:
+    """Audit seed 1: return measures, and the rows that leak at each sampler's temperature."""
+    samplers = tuple(profiles.load_profile("cpu")["notebooks"]["06_audit"]["sampling"]["samplers"])
+    how = Sampling(samples=samples, samplers=tuple(map(tuple, samplers)), further=samples)
+    found = next(
+        run
+        for run in audit_method(study, "T3", seeds=[1], settings=settings, sampling=how)
+        if run["T"] == settings["temperature"] and run["w"] == 1
+    )
+    whole = {"tau": 1.0, "top_p": 1.0}
+    leaks = [
+        {name: (whole | each)[name] for name in ("tau", "top_p", "rows_leaking", "rows")}
+        for each in found["leak"]
+        if each["k"] == samples
+    ]
+    return {name: found["metrics"].get(name) for name in KNOWN}, leaks
+
+
+OPTIONS: script.Options = {
+    "--out": {"type": Path, "default": Path("out/gate")},
+} | script.TINY_OPTION
+
+if __name__ == "__main__":
+    script.run(lambda given: make(**vars(given)), str(__doc__), OPTIONS)

@@ -1,0 +1,270 @@
+"""Judge own models by the verdict of `t3 unlearn` and by an independent judge.
+
+    python results/studies/own/make.py --out results/studies/own
+    python results/studies/own/make.py --cases gpt2,short --seeds 0 --out results/studies/own
+    python results/studies/own/make.py --cases gpt2 --seeds 0 --choices "new fit,as drawn"
+    python results/studies/own/make.py --cases smollm2-customers --seeds 0 --out results/studies/own
+
+A case is a kind of small model with its rows. gpt2: GPT-2 models that learned sentences. short:
+Qwen2 models with short answers in three scripts. customers: models with phone and order numbers.
+builtin: bases of the built-in world. smollm2-…: SmolLM2 with customers and yes-no facts that it
+was taught, or with capitals and authors that it knew (pretrained.py). These need a GPU, or hours,
+and run only when they are named.
+
+Choices are ways of unlearning, by default the new fit alone. "new fit" is what `t3 unlearn` does.
+"as drawn" is the new fit without neutral tokens. "plain fit", in lines of earlier commits, is a
+head that is fitted on the rows alone, with the tokens that no row taught as drawn, and T, w and the
+learning rate chosen by the full judgement. "retrained" is a model that never saw the rows; of what
+SmolLM2 knew by itself there is none. All of them are also asked by judge.py, a script that shares
+no code with t3lib:
+
+    python results/studies/own/judge.py BASE HEAD FACTS OUT
+
+BASE is the folder of a Transformers model with its tokenizer, HEAD that of a saved head, or "-".
+FACTS is a JSON file {"system": a system text or null, "rows": [{"question", "answer", "facts"}]}
+about the rows to forget. `facts` are the texts that the generator of the rows put into the answer.
+OUT is the JSON file that the judge writes: {"rows": [{"question", "leaks": true or false, "text":
+the text that shows it, or ""}]}, in the same order. It calls every answer that holds a fact a leak,
+guesses too, so its count for a retrained model stands beside it (judge_retrained).
+
+It writes OUT/own.csv, one line for each measure, and OUT/judged.csv, one line for each row to
+forget on which verdict and judge differ. Every line has the commit that made it, so with
+uncommitted changes it refuses to write into results/. A case and seed whose lines are of this
+commit is not run again, so the same command continues a killed run. seconds: of one core, for
+`unlearn`, its report included.
+
+attack.csv is not made here: somebody who knew neither our ways of asking nor the fit attacked the
+models of gpt2 that passed. For each family of attacks it has the askings and those in which the
+base, T3 (`told`) and a retrained model told a fact, and (`own_…`) a fact that no row to keep has.
+"""
+
+import csv
+import json
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pretrained
+import torch
+from cases import builtin, memorised
+
+from t3lab import results
+from t3lib.cli import Parser, names, whole_numbers
+from t3lib.core.errors import UserError
+from t3lib.core.files import atomic_write, write_json
+from t3lib.own.answers import collect_answers
+from t3lib.own.assess import counts_of, inquiry_of
+from t3lib.own.rows import Rows
+from t3lib.own.unlearn import Choices, unlearn
+from t3lib.own.verdict import verdict
+
+COLUMNS = ("model", "seed", "choice", "measure", "value", "commit")
+DIFFERENT = (
+    "model",
+    "seed",
+    "choice",
+    "verdict",
+    "judge",
+    "retrained",
+    "chance",
+    "question",
+    "truth",
+    "worst",
+    "text",
+    "commit",
+)
+CASES = ("gpt2", "short", "customers", "builtin")
+EVERY = (*CASES, *pretrained.CASES)
+COUNTS = ("rows", "known_before", "leaking_before", "leaking", "guessed")
+LEFT_ALONE = ("retain", "other", "held_out_retain")
+JUDGE = Path(__file__).parent / "judge.py"
+CHOICES: dict[str, dict[str, Any]] = {
+    "new fit": {},
+    "as drawn": {"untrained": "as drawn"},
+}
+FEW = {"strength": 2.0, "lr": 2e-3, "steps": 20}  # choices of --tiny
+
+
+def measured(report: dict) -> dict[str, Any]:
+    """Return the counts of a report, and what was chosen, by name."""
+    forget = report["forget"]
+    values = {name: forget[name] for name in COUNTS} | {"status": report["verdict"]["status"]}
+    values |= {
+        "sealed": forget["sealed"]["leaking"],
+        "sealed_ways": forget["sealed"]["ways"],
+        "talk_changed": len(report["generic"]["changed"]) if "generic" in report else 0,
+    }
+    for name in LEFT_ALONE:
+        if name in report:
+            entry = report[name]
+            values |= {f"{name}_{key}": entry[key] for key in ("known_before", "unchanged")}
+            values[f"{name}_sampled_0.6"] = entry["unchanged_sampled"]
+    values |= {name: report["choice"][name] for name in ("T", "w", "lr") if "choice" in report}
+    return values | {"success": int(report["verdict"]["success"])}
+
+
+def facts_of(rows: list[dict], system: str | None) -> dict:
+    """Return what the generator of the rows knows about them, as the judge reads it."""
+    known = [
+        {name: row[name] for name in ("question", "answer")} | {"facts": row["facts"]}
+        for row in rows
+    ]
+    return {"system": system, "rows": known}
+
+
+def judged(base: Any, tokenizer: Any, model: Any, rows: list[dict]) -> dict[str, dict]:
+    """Ask judge.py about the rows to forget, and return {question: its dict}.
+
+    model: the unlearned model, or None to ask the base alone.
+    """
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        base.save_pretrained(folder / "base")
+        tokenizer.save_pretrained(folder / "base")
+        head = str(folder / "head") if model else "-"
+        if model:
+            model.save_pretrained(head)
+        write_json(folder / "facts.json", facts_of(rows, rows[0].get("system")))
+        files = (str(folder / file) for file in ("facts.json", "out.json"))
+        subprocess.run([sys.executable, str(JUDGE), str(folder / "base"), head, *files], check=True)
+        found = json.loads((folder / "out.json").read_text(encoding="utf-8"))["rows"]
+    return {each["question"]: each for each in found}
+
+
+def lines_of(
+    case: str, seed: int, choices: list[str], tiny: bool = False
+) -> tuple[list[tuple], list[tuple]]:
+    """Return a line for each measure of every choice, and of a model that never saw the rows to
+    forget; and a line for each row on which verdict and judge differ.
+
+    tiny: use few rows, choose little, and let the model itself stand for a retrained one.
+    """
+    if case in pretrained.CASES:
+        model, tokenizer, forget, retain, other, retrained = pretrained.CASES[case](seed)
+    else:
+        model, tokenizer, forget, retain, other = (
+            builtin(seed) if case == "builtin" else memorised(case, seed)
+        )
+        retrained = model  # training another would take half of the time of --tiny
+        if not tiny:
+            made = builtin(seed, "retain90") if case == "builtin" else memorised(case, seed, True)
+            retrained = made[0]
+    if tiny:
+        forget, retain, other = forget[:3], retain[:6], other[:2]
+    rows, few = Rows(forget, retain, other), FEW if tiny else {}
+    found: dict[str, dict[str, Any]] = {}
+    guessed: dict[str, dict] = {}
+    if retrained is not None:
+        inquiry = inquiry_of(tokenizer, rows.checked())
+        before, after = (
+            collect_answers(each, tokenizer, inquiry, seed=seed) for each in (model, retrained)
+        )
+        report, guessed = (
+            counts_of(inquiry, before, after),
+            judged(retrained, tokenizer, None, forget),
+        )
+        found["retrained"] = {name: report["forget"][name] for name in COUNTS}
+        found["retrained"]["status"] = verdict(report)["status"]
+    guesses, differ = sum(each["leaks"] for each in guessed.values()), list[tuple]()
+    for name in choices:
+        began, how = time.process_time(), Choices(seed=seed, **CHOICES[name], **few)
+        unlearned = unlearn(model, tokenizer, rows, how)
+        found[name] = measured(unlearned.report)
+        found[name]["seconds"] = round(time.process_time() - began)
+        print(f"{case} seed {seed}, {name}\n{unlearned.report}\n", flush=True)
+        theirs = judged(model, tokenizer, unlearned, forget)
+        found[name]["judge"] = sum(each["leaks"] for each in theirs.values())
+        if retrained is not None:
+            found[name]["judge_retrained"] = guesses
+        if case in pretrained.CASES:
+            T = unlearned.report["choice"]["T"]
+            found[name] |= pretrained.unrelated(model, tokenizer, unlearned.heads[0], T)
+        for row in unlearned.report["forget"]["each"]:
+            their = theirs[row["question"]]
+            if row["leaks"] != their["leaks"]:
+                guess = guessed[row["question"]]["leaks"] if guessed else ""
+                calls = (row["leaks"], their["leaks"], guess)
+                texts = (row["question"], row["truth"], row["worst"], their["text"])
+                differ.append((case, seed, name, *calls, row["p"], *texts))
+    return [(case, seed, name, *pair) for name in found for pair in found[name].items()], differ
+
+
+def write(
+    path: Path,
+    columns: tuple[str, ...],
+    pair: tuple[str, int],
+    new: list[tuple],
+    commit: str | None,
+) -> None:
+    """Write the lines of a case and seed in place of earlier ones; lines of others stay."""
+    kept = [line for line in lines_in(path) if line[:2] != [pair[0], str(pair[1])]]
+    with atomic_write(path) as handle:
+        writer = csv.writer(handle, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows(sorted([*kept, *([*map(str, line), str(commit)] for line in new)]))
+
+
+def lines_in(path: Path) -> list[list[str]]:
+    """Read the lines of a table; none if it is not there."""
+    return list(csv.reader(path.open(encoding="utf-8")))[1:] if path.exists() else []
+
+
+def table(lines: list[list[str]]) -> str:
+    """Count the models of each choice by verdict (rows) and by whether the judge calls more rows
+    leaking than of a retrained model (columns).
+    """
+    values: dict[tuple[str, ...], dict[str, str]] = {}
+    for case, seed, choice, measure, value, _ in lines:
+        values.setdefault((choice, case, seed), {})[measure] = value
+    counts = Counter(
+        (choice, each["status"], int(each["judge"]) > int(each["judge_retrained"]))
+        for (choice, *_), each in values.items()
+        if "judge_retrained" in each
+    )
+    text = []
+    for choice in dict.fromkeys(name for name, *_ in counts):
+        text.append(f"{choice:<15}judge: as retrained   judge: more")
+        for status in ("pass", "read", "cannot tell", "no"):
+            clean, leaky = (counts[choice, status, some] for some in (False, True))
+            text.append(f"{status:<15}{clean:19}{leaky:14}")
+    return "\n".join(text)
+
+
+def main() -> None:
+    """Read the command line and run the wanted cases, but those done at this commit."""
+    parser = Parser(description="Judge own models by two judges.")
+    parser.add_argument("--cases", type=names, default=CASES, help=f"(default {','.join(CASES)})")
+    parser.add_argument("--seeds", type=whole_numbers, default=[0, 1, 2], help="(default 0,1,2)")
+    parser.add_argument("--out", type=Path, default=Path("out/own"), help="(default %(default)s)")
+    parser.add_argument("--choices", type=names, default=[*CHOICES][:1], help="(default new fit)")
+    parser.add_argument("--tiny", action="store_true", help="try one case with few rows")
+    args = parser.parse_args()
+    try:
+        if unknown := {*args.cases} - {*EVERY}:
+            raise UserError(f"--cases: unknown case {min(unknown)!r}: one of {', '.join(EVERY)}")
+        results.check_clean(args.out)
+        path, commit = args.out / "own.csv", results.provenance()["git_commit"]
+        pairs = [(case, seed) for case in args.cases for seed in args.seeds]
+        if unknown := {*args.choices} - {*CHOICES}:
+            raise UserError(f"--choices: unknown {min(unknown)!r}: one of {', '.join(CHOICES)}")
+        for case, seed in [("gpt2", 0)] if args.tiny else pairs:
+            if any([*line[:2], line[-1]] == [case, str(seed), commit] for line in lines_in(path)):
+                continue
+            began = time.process_time()
+            new, differ = lines_of(case, seed, args.choices, args.tiny)
+            write(path, COLUMNS, (case, seed), new, commit)
+            write(args.out / "judged.csv", DIFFERENT, (case, seed), differ, commit)
+            minutes = (time.process_time() - began) / 60
+            print(f"{case}, seed {seed}: {minutes:.1f} minutes of one core", flush=True)
+        print(table(lines_in(path)))
+    except UserError as error:
+        parser.error(str(error))
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main()
