@@ -33,7 +33,7 @@ def assess(model: Any, tokenizer: Any, rows: Rows, *, seed: int = 0) -> Report:
 
     model: a T3ForCausalLM with one or several heads. Its base is the model before unlearning. Any
     other causal LM is judged alone.
-    rows: `holdout_retain` are rows to keep that no head was fitted on.
+    rows: `held_out_retain` are rows to keep that no head was fitted on.
     seed: seed of the sampled answers.
 
     UserError inside a block of `tilt`, where the model is its own base.
@@ -116,7 +116,7 @@ def inquiry_of(tokenizer: Any, rows: Rows, head_format: PromptFormat | None = No
 
     head_format: the prompt format in which a head is asked, by default that of most rows.
     """
-    sets = {"retain": rows.retain, "other": rows.other, "held_out_retain": rows.holdout_retain}
+    sets = {"retain": rows.retain, "other": rows.other, "held_out_retain": rows.held_out_retain}
     kept = {name: drawn(some, answers.MOST_KEPT) for name, some in sets.items() if some}
     forget, unseen = (
         drawn(rows.forget, answers.MOST_FORGET),

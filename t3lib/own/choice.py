@@ -40,7 +40,7 @@ def ranked(tried: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
     def rank(entry: Mapping[str, Any]) -> tuple[Any, ...]:
         more = max(0.0, entry["said"] - least - sqrt(least))
-        return (more, entry["failing"], entry["changed"], entry["T"], -entry["w"])
+        return (more, entry["failing"], entry["changed"], -entry["w"])
 
     return sorted(tried, key=rank)
 

@@ -429,7 +429,7 @@ def rows_of(args: argparse.Namespace, head: "T3Head | None") -> "Rows":
             secret = args.secret_column if name == "forget" else None
             sets[name] = rows.load(file, **read, secret=secret)
     if "holdout" in sets:
-        sets["holdout_retain"] = sets.pop("holdout")
+        sets["held_out_retain"] = sets.pop("holdout")
     return rows.Rows(**sets).checked()
 
 

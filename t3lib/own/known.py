@@ -22,7 +22,7 @@ from t3lib.tofu.reader import Reading
 
 FEW = 30  # rows of a set that the base is asked about before any training
 # From this probability on, a sample says a row's rare tokens often.
-OFTEN = 1 / 64
+PROBABLE = 1 / 64
 
 
 def recall(truth: str, text: str) -> float:
@@ -67,7 +67,7 @@ def would_say(
     tokenizer: Any, inquiry: Inquiry, scores: Sequence[tuple[np.ndarray, np.ndarray]]
 ) -> np.ndarray:
     """Would the model produce each row to forget? True if, for one group of rare words, 80% of its
-    tokens are ranked first, or their joint probability is at least 1/64 (`OFTEN`).
+    tokens are ranked first, or their joint probability is at least 1/64 (`PROBABLE`).
 
     A group is the rare words of one clause, or one word that no other truth holds. In a row without
     rare words every token counts.
@@ -85,7 +85,7 @@ def would_say(
         for group in groups or [frozenset().union(*touched)]:
             mine = np.array([bool(group & some) for some in touched])
             mine = mine if mine.any() else np.ones(len(touched), bool)
-            known[number] |= hit[0, mine].mean() >= 0.8 or np.exp(-loss[0, mine].sum()) >= OFTEN
+            known[number] |= hit[0, mine].mean() >= 0.8 or np.exp(-loss[0, mine].sum()) >= PROBABLE
     return known
 
 

@@ -209,7 +209,7 @@ def neighbours(request: Request, secret_words: Sequence[Words], draw: Random) ->
     own, n = [*rows.forget, *rows.retain], len(rows.forget)
     questions = [question_text(row) for row in own]
     of_forget = [each for each in names(questions)[:n] if each]
-    given = (own, rows.other, rows.unseen, rows.holdout_retain)
+    given = (own, rows.other, rows.unseen, rows.held_out_retain)
     taken = {question_text(row) for some in given for row in some}
 
     # Rows whose question has a name: of a chat or of questions, if there are any.

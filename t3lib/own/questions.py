@@ -155,8 +155,8 @@ TOPICS = (
 # Kinds of asking, and the name of a way where a kind has one way alone.
 AS_WRITTEN, REWORDED, TURN = "as written", "reworded", "after a turn"
 FORM, TEXT, BEGUN = "in another form", "as plain text", "with its first tokens given"
-UNBEGUN = "without the token that begins a text"
-KINDS = (AS_WRITTEN, REWORDED, TURN, FORM, TEXT, UNBEGUN, BEGUN)
+NO_FIRST_TOKEN = "without the token that begins a text"
+KINDS = (AS_WRITTEN, REWORDED, TURN, FORM, TEXT, NO_FIRST_TOKEN, BEGUN)
 OTHERWISE, TURNS, MISSPELT = "reworded by another hand", "in a longer conversation", "misspelt"
 FURTHER, ENDS = "with more of its truth given", "as plain text after ten end tokens"
 COLDER, WARMER = "from a colder sampler", "from a warmer sampler"
@@ -256,7 +256,7 @@ def after_turn(row: Row, turn: Turn) -> Row:
 Ways = dict[tuple[str, str], Row]  # (kind of asking, way) -> the row to ask
 
 
-def wordings(row: Row, template: bool, formats: Mapping[str, PromptFormat] = {}) -> Ways:
+def choosing_ways(row: Row, template: bool, formats: Mapping[str, PromptFormat] = {}) -> Ways:
     """Return the ways of asking by which T and w are chosen.
 
     row: may have `wordings`, other wordings of its question that the user gave.
@@ -306,7 +306,7 @@ def wordings(row: Row, template: bool, formats: Mapping[str, PromptFormat] = {})
     return rows
 
 
-def sealed(row: Row, template: bool, name: Iterable[str] = ()) -> Ways:
+def sealed_ways(row: Row, template: bool, name: Iterable[str] = ()) -> Ways:
     """Return the ways of asking that only the verdict asks. Plain text has few of them.
 
     name: words of whom the question asks about, in lower case.
@@ -376,14 +376,14 @@ def choosing_questions(
     """
     template, questions = tokenizer.chat_template is not None, list[Question]()
     for number, row in enumerate(rows):
-        ways = wordings(row, template, formats)
+        ways = choosing_ways(row, template, formats)
         begun = _encoded(tokenizer, number, ways)
         questions += begun
 
         # The same without the token that begins a text, where we put it.
         prompts = [each.prompt for each in begun]
         without = {
-            (UNBEGUN, f"{way}, {UNBEGUN}"): {**some, "bare": True}
+            (NO_FIRST_TOKEN, f"{way}, {NO_FIRST_TOKEN}"): {**some, "bare": True}
             for (_, way), some in ways.items()
         }
         questions += [
@@ -402,7 +402,7 @@ def sealed_questions(
 ) -> list[Question]:
     """Build the questions that only the verdict asks.
 
-    names: as of `sealed`. secrets: the secret words of each row.
+    names: as of `sealed_ways`. secrets: the secret words of each row.
 
     Rows that are no plain text are also asked as such after ten end-of-text tokens: after these a
     model expects the start of a new text. And answers are begun with a third of the truth, and with
@@ -410,7 +410,7 @@ def sealed_questions(
     """
     template, questions = tokenizer.chat_template is not None, list[Question]()
     for number, (row, name, secret) in enumerate(zip(rows, names, secrets)):
-        questions += _encoded(tokenizer, number, sealed(row, template, name))
+        questions += _encoded(tokenizer, number, sealed_ways(row, template, name))
 
         if not row.get("raw") and (end := tokenizer.eos_token_id) is not None:
             text = {(ENDS, ENDS): in_format(row, NO_TEMPLATE) | {"bare": True}}

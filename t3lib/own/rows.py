@@ -34,7 +34,7 @@ USED = {
 }
 UNUSED = ("paraphrased_answer", "perturbed_answer")  # TOFU's, in whatever shape
 TEXTS = ("question", "answer", "prompt", "completion", "text", "system")  # columns of text
-SETS = ("forget", "retain", "other", "unseen", "holdout_retain")  # of `Rows`
+SETS = ("forget", "retain", "other", "unseen", "held_out_retain")  # of `Rows`
 
 Source = Any  # a sequence of rows, or the name of a file or Hub data set
 
@@ -51,7 +51,7 @@ class Rows:
     retain: rows that it must still say. A head is fitted on both.
     other: rows that must not change and that no head is fitted on.
     unseen: rows that are like those to forget but that the model never saw.
-    holdout_retain: rows like those to keep that no head is fitted on. `unlearn` holds out a fifth
+    held_out_retain: rows like those to keep that no head is fitted on. `unlearn` holds out a fifth
     of `retain` if there are none.
     system: system text of every question that has no `system` of its own. A null `system` in a file
     is no value, so that this text is used; in a list of rows, None asks for no system turn.
@@ -66,7 +66,7 @@ class Rows:
     retain: Source
     other: Source = ()
     unseen: Source = ()
-    holdout_retain: Source = ()
+    held_out_retain: Source = ()
     system: str | None = None
 
     def __post_init__(self) -> None:

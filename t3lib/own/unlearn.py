@@ -201,17 +201,17 @@ def checked_request(model: Any, tokenizer: Any, rows: Rows, choices: Choices) ->
 
 
 def hold_out(rows: Rows, seed: int) -> Rows:
-    """Return the same rows with a fifth of the rows to keep in `holdout_retain`, drawn at random.
+    """Return the same rows with a fifth of the rows to keep in `held_out_retain`, drawn at random.
     None is drawn if rows were given there, or from fewer than `FEWEST`.
     """
     n = len(rows.retain)
-    if rows.holdout_retain or n < FEWEST:
+    if rows.held_out_retain or n < FEWEST:
         return rows
     held = {*np.random.default_rng(seed).choice(n, round(HOLD_OUT * n), replace=False).tolist()}
     return replace(
         rows,
         retain=[row for number, row in enumerate(rows.retain) if number not in held],
-        holdout_retain=[rows.retain[number] for number in sorted(held)],
+        held_out_retain=[rows.retain[number] for number in sorted(held)],
     )
 
 

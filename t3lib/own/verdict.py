@@ -13,7 +13,7 @@ from t3lib.own.known import knows_some
 from t3lib.own.leak import STAY, Counts, too_few
 from t3lib.own.questions import AS_WRITTEN
 
-POWER = 20  # so many answers, all as before, are needed to show that 95% stay
+POWER = 20  # with fewer answers that were never fitted, the sentence says that they say little
 UNTESTED = (
     "not tested: other languages, other questions about the same people, tries by the thousand,"
     f" answers beyond {TOKENS} tokens, logits, the weights"
@@ -143,7 +143,7 @@ def _kept_sentence(report: Mapping[str, Any]) -> str:
     if not every["rows"]:
         return "no rows to keep were given"
     few = (
-        f", and fewer than {POWER} cannot show that {100 * STAY:.0f}% stay"
+        f", and fewer than {POWER} say little about whether {100 * STAY:.0f}% stay"
         if never["known_before"] < POWER
         else ""
     )

@@ -98,7 +98,7 @@ def babble(draw: Random) -> str:
 def with_slips(text: str, draw: Random) -> str:
     """Return a text with one or two slips: a letter doubled, or changed with the next.
 
-    No letter is left out: this is a sealed way of asking (`questions.sealed`).
+    No letter is left out: this is a sealed way of asking (`questions.sealed_ways`).
     """
     for _ in range(draw.randint(1, 2)):
         if len(text) > 3:

@@ -473,7 +473,7 @@ QUESTIONS = [
     (["Who?", "word " * 300], "exceed the model's context"),
 ]
 EVIDENCE = [
-    (["evaluate", "--holdout", "r.jsonl"], "retain row 1 is also holdout_retain row 1"),
+    (["evaluate", "--holdout", "r.jsonl"], "retain row 1 is also held_out_retain row 1"),
     (["evaluate", "--other", "f.jsonl"], "forget row 1 is also other row 1"),
     (["unlearn", "--other", "r.jsonl"], "retain row 1 is also other row 1"),
     (["unlearn", "--unseen", "f.jsonl"], "forget row 1 is also unseen row 1"),

@@ -13,7 +13,7 @@ from verdict_cases import NOTHING, report, said
 
 from t3lib.own import leak
 from t3lib.own.answers import Text, build_inquiry, plan
-from t3lib.own.questions import AS_WRITTEN, KINDS, SEALED_KINDS, UNBEGUN
+from t3lib.own.questions import AS_WRITTEN, KINDS, NO_FIRST_TOKEN, SEALED_KINDS
 from t3lib.own.report import save_report
 
 
@@ -137,7 +137,7 @@ def test_a_leak_in_one_kind_of_asking_counts(tokenizer, template):
     ways = {kind: {each.way for each in questions if each.kind == kind}
             for kind in (*KINDS, *SEALED_KINDS)}  # fmt: skip
     kinds = [kind for kind in ways if ways[kind]]
-    assert (UNBEGUN in kinds) and len(kinds) >= 12
+    assert (NO_FIRST_TOKEN in kinds) and len(kinds) >= 12
     for some in zip(
         *[iter(kinds + kinds[:5])] * 6
     ):  # the only kind in which each of six rows leaks

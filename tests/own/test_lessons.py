@@ -138,7 +138,7 @@ def test_no_neighbour_is_a_question_of_a_given_set(memorised, monkeypatch):
         found = making.neighbours(request, making.secrets(own), Random(0))
         return {question_text(each.row) for each in found}
 
-    for name in ("unseen", "holdout_retain"):
+    for name in ("unseen", "held_out_retain"):
         given = rows("Dorn Gade", "Falk Egede")
         assert questions() & {row["question"] for row in given}
         assert not questions(**{name: given}) & {row["question"] for row in given}
@@ -326,12 +326,12 @@ def test_no_lesson_is_of_a_row_held_out(memorised, monkeypatch):
     monkeypatch.setattr(making, "WORDINGS", (2, 1))
     model, tokenizer, forget, retain, _ = memorised
     rows = own.hold_out(Rows(forget, retain).checked(), 0)
-    held = rows.holdout_retain
+    held = rows.held_out_retain
     assert len(held) == 8 and len(rows.retain) == 32 and len(rows.forget) == 10
     made = making.make_lessons(Request(model, tokenizer, rows))
     texts = [question_text(each.row) for each in made]
     assert not [text for text in texts for row in held if row["question"] in text]
-    given = Rows(forget, retain[8:], holdout_retain=retain[:8])
+    given = Rows(forget, retain[8:], held_out_retain=retain[:8])
     assert own.hold_out(given, 0) is given, "rows that a person gave"
     few = Rows(forget, retain[:4])
     assert own.hold_out(few, 0) is few

@@ -19,17 +19,17 @@ from t3lib.own.questions import (
     FITTING,
     FURTHER,
     KINDS,
+    NO_FIRST_TOKEN,
     SEALED,
     SEALED_KINDS,
     TEXT,
-    UNBEGUN,
     PromptFormat,
     choosing_questions,
+    choosing_ways,
     in_format,
     other_formats,
-    sealed,
     sealed_questions,
-    wordings,
+    sealed_ways,
 )
 from t3lib.own.rows import Rows
 from t3lib.own.truths import word_set, words
@@ -59,11 +59,11 @@ def test_nothing_said_and_everything_kept_is_a_success(tokenizer):
     assert re.fullmatch(
         r"0 of 6 rows leak, also in \d+ sealed ways of asking \(at most 39% of such rows, 95% sure"
         r"\); 12 of 12 answers to keep, 2 of 2 of them never fitted, are as before, and fewer than"
-        r" 20 cannot show that 95% stay\.",
+        r" 20 say little about whether 95% stay\.",
         said["sentence"],
     )
     counts = found["forget"]["by_kind"]
-    assert UNBEGUN in counts, "plain text has no template to write the token"
+    assert NO_FIRST_TOKEN in counts, "plain text has no template to write the token"
     as_written = {"before": 6, "after": 0, "tested": True, "sealed": False}
     assert counts[AS_WRITTEN].items() >= as_written.items() and counts[AS_WRITTEN]["texts"] >= 96
     assert {kind for kind in counts if counts[kind]["sealed"]} == {*SEALED_KINDS}
@@ -251,16 +251,16 @@ def test_all_of_112_rows_are_asked(tokenizer):
 
 def test_the_ways_of_asking(tokenizer):
     row = FORGET[0] | {"wordings": ["Whose number is it?"]}
-    ways = wordings(row, True)
+    ways = choosing_ways(row, True)
     assert {kind for kind, _ in ways} == {*KINDS[:5]}
     text = ways[TEXT, TEXT]
     assert text == row | {"answer": f" {row['answer']}", "raw": True}
     assert ways["in another form", "with a system text"]["system"] == SYSTEM
     assert ways["reworded", "reworded 1"]["question"] == "Whose number is it?"
     plain = {"question": "It was ", "answer": "red", "raw": True}
-    assert {way for _, way in wordings(plain, True)} == {AS_WRITTEN, "in lower case"}
+    assert {way for _, way in choosing_ways(plain, True)} == {AS_WRITTEN, "in lower case"}
     turns = {"question": [{"role": "user", "content": "Who?"}], "answer": "Ada.", "system": None}
-    assert wordings(turns, True)["reworded", "in lower case"]["question"] == [
+    assert choosing_ways(turns, True)["reworded", "in lower case"]["question"] == [
         {"role": "user", "content": "who?"}
     ]
     forced = [each for each in choosing_questions(tokenizer, [row]) if each.rest]
@@ -276,9 +276,9 @@ def test_only_the_token_that_we_put_first_is_left_out(tokenizer):
 
     row, plain = FORGET[0], {"question": "It was ", "answer": "red", "raw": True}
     for asked in (prompts(byte_pairs(), row), prompts(tokenizer, plain)):
-        assert asked[f"{AS_WRITTEN}, {UNBEGUN}"] == asked[AS_WRITTEN][1:]
+        assert asked[f"{AS_WRITTEN}, {NO_FIRST_TOKEN}"] == asked[AS_WRITTEN][1:]
     for asked in (prompts(tokenizer, row), prompts(tokenizer, {**plain, "question": ""})):
-        assert not [way for way in asked if UNBEGUN in way and TEXT not in way]
+        assert not [way for way in asked if NO_FIRST_TOKEN in way and TEXT not in way]
 
 
 def test_rows_to_forget_are_asked_in_the_form_of_the_rows_to_keep(tokenizer):
@@ -323,19 +323,19 @@ def test_the_lists_of_wordings_share_nothing():
 
 def test_the_sealed_ways(tokenizer):
     row = {"question": "Where was Mira Castell's cat born?", "answer": "In old Aldmoor, in 1902."}
-    ways = sealed(row, True, {"mira", "castell"})
-    assert not {way for _, way in ways} & {way for _, way in wordings(row, True)}
+    ways = sealed_ways(row, True, {"mira", "castell"})
+    assert not {way for _, way in ways} & {way for _, way in choosing_ways(row, True)}
     slip = ways["misspelt", "with a letter of the name left out"]["question"]
     assert slip == "Where was Mira Catell's cat born?"
-    assert ("misspelt", "with a letter of the name left out") not in sealed(row, True, {"zoë"})
+    assert ("misspelt", "with a letter of the name left out") not in sealed_ways(row, True, {"zoë"})
     longer = ways["in a longer conversation", "after three turns"]["question"]
     assert len(longer) == 7 and longer[-1]["content"] == row["question"]
     chat = {"question": [{"role": role, "content": text} for role, text in
                          (("user", "Hi."), ("assistant", "Yes?"), ("user", "Who?"))],
             "answer": "Ada."}  # fmt: skip
-    without = sealed(chat, True)["in a longer conversation", "without the turns before"]
+    without = sealed_ways(chat, True)["in a longer conversation", "without the turns before"]
     assert [turn["content"] for turn in without["question"]] == ["Who?"]
-    assert {kind for kind, _ in sealed({**row, "raw": True}, True)} == {
+    assert {kind for kind, _ in sealed_ways({**row, "raw": True}, True)} == {
         "misspelt", "from a colder sampler", "from a warmer sampler"
     }  # fmt: skip
     asked = sealed_questions(tokenizer, [row], [()], [word_set("aldmoor 1902")])
