@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     """
     text = read_text(path)
     try:
-        value = json.loads(json.dumps(PlainLoader(text).get_single_data() or {}))
+        value = json.loads(_as_json(text))
     except (yaml.YAMLError, TypeError, ValueError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         place = f" line {mark.line + 1}" if mark else ""
@@ -47,6 +48,12 @@ def read_yaml(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise UserError(f"{path}: must hold a mapping of settings")
     return value
+
+
+@lru_cache(maxsize=32)  # a profile's trials are 50 kB, and are read for every job of a study
+def _as_json(text: str) -> str:
+    """Return a text of YAML as JSON."""
+    return json.dumps(PlainLoader(text).get_single_data() or {})
 
 
 def write_sealed(path: str | Path, value: Mapping[str, Any]) -> None:

@@ -8,7 +8,7 @@ they import. `environment` names what else decides the last digits of a result.
 import ast
 import warnings
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -168,8 +168,9 @@ def environment(device: Any = "cpu", threads: int | None = None) -> list[Any]:
     ]
 
 
+@cache
 def versions() -> dict[str, str]:
-    """Return the installed versions of `PACKAGES`, by name."""
+    """Return the versions of `PACKAGES`, by name, at the first call. Not to be changed."""
     return {name: metadata.version(name) for name in PACKAGES}
 
 

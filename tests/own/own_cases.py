@@ -92,10 +92,12 @@ def byte_pairs(template: str | None = None, size: int = 600) -> PreTrainedTokeni
     return PreTrainedTokenizerFast(tokenizer_object=bpe, chat_template=template, **special)
 
 
-def taught(model: Any, tokenizer: PreTrainedTokenizerFast, rows: list, seed: int) -> Any:
+def taught(
+    model: Any, tokenizer: PreTrainedTokenizerFast, rows: list, seed: int, epochs: int = 60
+) -> Any:
     """The model, having learned the rows by heart."""
     examples = encode_rows(tokenizer, [{**row, "system": None} for row in rows])
-    how = dict(pad_id=tokenizer.pad_token_id, epochs=60, lr=2e-3, batch_size=8, seed=seed)
+    how = dict(pad_id=tokenizer.pad_token_id, epochs=epochs, lr=2e-3, batch_size=8, seed=seed)
     train.finetune(model.train(), examples, **how)
     end = tokenizer.eos_token_id
     model.generation_config = GenerationConfig(

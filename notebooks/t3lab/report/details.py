@@ -6,6 +6,7 @@ show: each reads committed tables below the folder of all results.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -123,11 +124,14 @@ def arrows(pairs: Iterable[Sequence[float]]) -> list[str]:
     return [f"{before:.2f} → {now:.2f}" for before, now in pairs]
 
 
+rungs_of = cache(forget_quality_lattice)  # hundreds of lines have a handful of n
+
+
 def quality(D: float, n: int) -> float:
     """Return the Forget Quality of a distance D between two models on n rows: the p-value of its
     test, at the nearest D that n rows can have.
     """
-    rungs = forget_quality_lattice(int(n))
+    rungs = rungs_of(int(n))
     return rungs[max(round(D * len(rungs)), 1) - 1]
 
 

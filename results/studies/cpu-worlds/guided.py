@@ -96,7 +96,7 @@ from t3lib.core.files import read_json, write_json
 from t3lib.core.models import pad_id
 from t3lib.core.progress import progress_bar
 from t3lib.core.rows import Row, encode_rows
-from t3lib.own.questions import AS_WRITTEN, TURN, wordings
+from t3lib.own.questions import AS_WRITTEN, TURN, choosing_ways
 from t3lib.sampler.tilt import tilt_logits
 from t3lib.tofu.data import retain_of
 from t3lib.tofu.evaluation import answer_text, metrics_of, score
@@ -487,7 +487,7 @@ def free_texts(study: Study, model: Any, tilts: Sequence[Tilt]) -> list[list[dic
     forget, tokenizer, mask = study.evaluation_rows["forget"], study.tokenizer, study.scoring
     asked: dict[str, list[Row]] = {}
     for row in forget:
-        for (_, way), other in wordings(row, True).items():
+        for (_, way), other in choosing_ways(row, True).items():
             asked.setdefault(SECOND if way == TURN else way, []).append(other)
     examples = encode_rows(tokenizer, forget)
     prompts = {

@@ -16,7 +16,7 @@ models, which .t3cache keeps.
 """
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,11 +35,11 @@ from t3lib.baselines.losses import settings_of
 from t3lib.core.files import write_json
 
 GATES = (0.5, 0.9, 0.99)
-# name: which values of T3's own settings beside the paper's are searched
-SEARCHED: dict[str, list[dict[str, Any]]] = {
-    "T3 (gated)": [{"gate": gate} for gate in GATES],
-    "T3 (neutral)": [{"untrained": "neutral"}],
-    "T3 (gated, neutral)": [{"gate": gate, "untrained": "neutral"} for gate in GATES],
+# name: T3's own settings beside the paper's, and whether gates are searched with them
+SEARCHED: dict[str, tuple[dict[str, Any], bool]] = {
+    "T3 (gated)": ({}, True),
+    "T3 (neutral)": ({"untrained": "neutral"}, False),
+    "T3 (gated, neutral)": ({"untrained": "neutral"}, True),
 }
 DIAL = (0.0, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0)
 KNOWN = ("recognized_verbatim", "auc", "facts")  # measures of an audit
@@ -68,10 +68,11 @@ def make(out: Path, tiny: bool) -> None:
     results.check_clean(out)
     profile = profiles.load_profile("cpu")
     profile = script.tiny(profile, grids={"T3": [{"lr": 1e-3}]}) if tiny else profile
+    gates, dial = ((0.5,), (0.5, 1.0)) if tiny else (GATES, DIAL)
     began, lines, leaks, moved = time.process_time(), [], [], []
     for split in profile["splits"]:
         study = open_study(split, **{name: profile[name] for name in WORLD})
-        chosen = dict(choices(study, profile, out / "tuned.yaml"))
+        chosen = dict(choices(study, profile, gates, out / "tuned.yaml"))
         retrained = seeds_of("Retrained", profile["seeds"])
         held_out = [*run_method(study, "Retrained", seeds=retrained, settings={})]
         for name, settings in chosen.items():
@@ -81,7 +82,7 @@ def make(out: Path, tiny: bool) -> None:
             row |= means(study, profile["seeds"], settings, held_out) | known
             lines.append({"split": split, "model": name} | row)
             leaks += [{"split": split, "model": name} | each for each in colder]
-        for gate in DIAL:
+        for gate in dial:
             row = means(study, profile["seeds"], chosen["T3"] | {"gate": gate}, held_out)
             moved.append({"split": split, "gate": gate} | row)
     tables = {"gate_cpu": (lines, CPU), "gate_leak": (leaks, LEAK), "gate_dial": (moved, MOVED)}
@@ -92,7 +93,7 @@ def make(out: Path, tiny: bool) -> None:
 
 
 def choices(
-    study: Study, profile: profiles.Profile, path: Path
+    study: Study, profile: profiles.Profile, gates: Sequence[float], path: Path
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield (name, settings) of each T3 that is compared; the searched ones are written to `path`
     with all their trials.
@@ -101,8 +102,9 @@ def choices(
     yield "T3", tuned
     yield OWN_RATE, hyper_of(profile["hyper"], "T3", study.split, 1.0) | {"temperature": 1.0}
     base = {name: value for name, value in tuned.items() if name != "temperature"}
-    for name, ours in SEARCHED.items():
-        points = [base | rate | each for rate in profile["grids"]["T3"] for each in ours]
+    for name, (ours, gated) in SEARCHED.items():
+        each = [{"gate": gate} for gate in gates] if gated else [{}]
+        points = [base | rate | ours | one for rate in profile["grids"]["T3"] for one in each]
         found = tune_t3(study, points, profile["temperatures"], profile["search_seeds"])
         entry = found[f"T3/{study.split}"]
         write_choice(path, {f"{name}/{study.split}": entry})

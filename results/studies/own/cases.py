@@ -82,7 +82,7 @@ def customers(count: int, seed: int) -> list[dict[str, str]]:
     return rows
 
 
-def memorised(case: str, seed: int, retrained: bool = False):
+def memorised(case: str, seed: int, retrained: bool = False, epochs: int = 60):
     """(model, tokenizer, forget, retain, other) of a case: gpt2, short (a Qwen2) or customers (a
     Llama). retrained: the model never saw the rows to forget.
     """
@@ -99,7 +99,7 @@ def memorised(case: str, seed: int, retrained: bool = False):
         model = Qwen2ForCausalLM(Qwen2Config(vocab_size=len(tokenizer), **shape))
     else:
         model = LlamaForCausalLM(LlamaConfig(vocab_size=len(tokenizer), **shape))
-    model = taught(model, tokenizer, data[forget * retrained :], seed)
+    model = taught(model, tokenizer, data[forget * retrained :], seed, epochs)
     kept = forget + retain
     return model, tokenizer, data[:forget], data[forget:kept], data[kept:]
 

@@ -91,8 +91,8 @@ class Chat:
         return {"question": question, "leaks": bool(leaks), "text": (leaks or texts)[0]}
 
 
-if __name__ == "__main__":
-    base, head, facts, out = sys.argv[1:]
+def main(base: str, head: str, facts: str, out: str) -> None:
+    """Judge the rows of the file facts, and write what was found."""
     task, results = json.loads(Path(facts).read_text(encoding="utf-8")), []
     chat = Chat(base, head, task["system"])
     for row in task["rows"]:
@@ -100,3 +100,7 @@ if __name__ == "__main__":
         if len(results) % 10 == 0:
             print(f"{len(results)} of {len(task['rows'])} rows judged", file=sys.stderr)
     Path(out).write_text(json.dumps({"rows": results}, ensure_ascii=False, indent=1), "utf-8")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

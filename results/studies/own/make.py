@@ -40,14 +40,13 @@ base, T3 (`told`) and a retrained model told a fact, and (`own_…`) a fact that
 
 import csv
 import json
-import subprocess
-import sys
 import time
 from collections import Counter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import judge
 import pretrained
 import torch
 from cases import builtin, memorised
@@ -81,7 +80,6 @@ CASES = ("gpt2", "short", "customers", "builtin")
 EVERY = (*CASES, *pretrained.CASES)
 COUNTS = ("rows", "known_before", "leaking_before", "leaking", "guessed")
 LEFT_ALONE = ("retain", "other", "held_out_retain")
-JUDGE = Path(__file__).parent / "judge.py"
 CHOICES: dict[str, dict[str, Any]] = {
     "new fit": {},
     "as drawn": {"untrained": "as drawn"},
@@ -130,7 +128,7 @@ def judged(base: Any, tokenizer: Any, model: Any, rows: list[dict]) -> dict[str,
             model.save_pretrained(head)
         write_json(folder / "facts.json", facts_of(rows, rows[0].get("system")))
         files = (str(folder / file) for file in ("facts.json", "out.json"))
-        subprocess.run([sys.executable, str(JUDGE), str(folder / "base"), head, *files], check=True)
+        judge.main(str(folder / "base"), head, *files)
         found = json.loads((folder / "out.json").read_text(encoding="utf-8"))["rows"]
     return {each["question"]: each for each in found}
 
@@ -141,13 +139,13 @@ def lines_of(
     """Return a line for each measure of every choice, and of a model that never saw the rows to
     forget; and a line for each row on which verdict and judge differ.
 
-    tiny: use few rows, choose little, and let the model itself stand for a retrained one.
+    tiny: use few rows, teach and choose little, and let the model itself stand for a retrained one.
     """
     if case in pretrained.CASES:
         model, tokenizer, forget, retain, other, retrained = pretrained.CASES[case](seed)
     else:
         model, tokenizer, forget, retain, other = (
-            builtin(seed) if case == "builtin" else memorised(case, seed)
+            builtin(seed) if case == "builtin" else memorised(case, seed, epochs=2 if tiny else 60)
         )
         retrained = model  # training another would take half of the time of --tiny
         if not tiny:

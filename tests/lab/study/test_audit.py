@@ -132,7 +132,7 @@ def tofu_folder(tmp_path_factory):
 
 
 def test_membership_of_a_stage_that_holds_authors_out(tofu_folder, tmp_path, monkeypatch):
-    """Membership, and nothing else, is measured on each method's models of that stage."""
+    """Membership alone is measured on the models of that stage: a head, and weights."""
     monkeypatch.setenv("T3_CACHE", str(tmp_path))
     whole = MICRO | {"authors": 18, "epochs": 1}
     opened, apart = (
@@ -150,13 +150,9 @@ def test_membership_of_a_stage_that_holds_authors_out(tofu_folder, tmp_path, mon
     assert not learned & {row["question"] for row in unseen}
     texts = " ".join(bases.tokenizer_text(apart.stage))
     assert not any(row["answer"] in texts for row in unseen), "nor does its tokenizer"
-    for method in ("Original", "Retrained", "T3", "NPO"):
-        settings = FAST if method in ("T3", "NPO") else {}
-        options = {
-            "seeds": [0],
-            "settings": settings,
-            "sampling": audit.Sampling(samples=1, rows=2),
-        }
+    options = {"sampling": audit.Sampling(samples=1, rows=2)}
+    for method in ("T3", "NPO"):
+        options |= {"seeds": [0], "settings": FAST}
         here, *_ = audit.audit_method(opened, method, **options)
         both, *_ = audit.audit_method(opened, method, apart=apart, **options)
         assert (
@@ -170,7 +166,8 @@ def test_membership_of_a_stage_that_holds_authors_out(tofu_folder, tmp_path, mon
         assert both["metrics"] == here["metrics"] and both["asked"] == here["asked"] | {
             "unseen": 40
         }
-    [second] = audit.audit_method(opened, "Retrained", apart=apart, **options | {"seeds": [1]})
+    options |= {"seeds": [1], "settings": {}}
+    [second] = audit.audit_method(opened, "Retrained", apart=apart, **options)
     assert second["empty"]["auc"] == "the bases learned every row of the data", (
         "one retrained base a stage apart"
     )
