@@ -12,7 +12,8 @@ was taught, or with capitals and authors that it knew (pretrained.py). These nee
 and run only when they are named.
 
 Choices are ways of unlearning, by default the new fit alone. "new fit" is what `t3 unlearn` does.
-"as drawn" is the new fit without neutral tokens. "plain fit", in lines of earlier commits, is a
+"as drawn" is the new fit without neutral tokens, "without slips" and the like without one
+of its tricks. "plain fit", in lines of earlier commits, is a
 head that is fitted on the rows alone, with the tokens that no row taught as drawn, and T, w and the
 learning rate chosen by the full judgement. "retrained" is a model that never saw the rows; of what
 SmolLM2 knew by itself there is none. All of them are also asked by judge.py, a script that shares
@@ -42,9 +43,11 @@ import csv
 import json
 import time
 from collections import Counter
+from contextlib import nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from unittest.mock import patch
 
 import judge
 import pretrained
@@ -55,6 +58,7 @@ from t3lab import results
 from t3lib.cli import Parser, names, whole_numbers
 from t3lib.core.errors import UserError
 from t3lib.core.files import atomic_write, write_json
+from t3lib.own import lessons, wording
 from t3lib.own.answers import collect_answers
 from t3lib.own.assess import counts_of, inquiry_of
 from t3lib.own.rows import Rows
@@ -83,6 +87,13 @@ LEFT_ALONE = ("retain", "other", "held_out_retain")
 CHOICES: dict[str, dict[str, Any]] = {
     "new fit": {},
     "as drawn": {"untrained": "as drawn"},
+}
+# The new fit without one of its tricks: in which module, what it becomes.
+TRICKS: dict[str, tuple[Any, str, Any]] = {
+    "without slips": (wording, "SLIPS", 0.0),
+    "without astray": (lessons, "ASTRAY", 0.0),
+    "without forms": (lessons, "FORMS", (None,)),
+    "without mining": (lessons, "mined", lambda *_: []),
 }
 FEW = {"strength": 2.0, "lr": 2e-3, "steps": 20}  # choices of --tiny
 
@@ -169,8 +180,9 @@ def lines_of(
         found["retrained"]["status"] = verdict(report)["status"]
     guesses, differ = sum(each["leaks"] for each in guessed.values()), list[tuple]()
     for name in choices:
-        began, how = time.process_time(), Choices(seed=seed, **CHOICES[name], **few)
-        unlearned = unlearn(model, tokenizer, rows, how)
+        began, how = time.process_time(), Choices(seed=seed, **CHOICES.get(name, {}), **few)
+        with patch.object(*TRICKS[name]) if name in TRICKS else nullcontext():
+            unlearned = unlearn(model, tokenizer, rows, how)
         found[name] = measured(unlearned.report)
         found[name]["seconds"] = round(time.process_time() - began)
         print(f"{case} seed {seed}, {name}\n{unlearned.report}\n", flush=True)
@@ -247,8 +259,9 @@ def main() -> None:
         results.check_clean(args.out)
         path, commit = args.out / "own.csv", results.provenance()["git_commit"]
         pairs = [(case, seed) for case in args.cases for seed in args.seeds]
-        if unknown := {*args.choices} - {*CHOICES}:
-            raise UserError(f"--choices: unknown {min(unknown)!r}: one of {', '.join(CHOICES)}")
+        if unknown := {*args.choices} - {*CHOICES, *TRICKS}:
+            allowed = ", ".join([*CHOICES, *TRICKS])
+            raise UserError(f"--choices: unknown {min(unknown)!r}: one of {allowed}")
         for case, seed in [("gpt2", 0)] if args.tiny else pairs:
             if any([*line[:2], line[-1]] == [case, str(seed), commit] for line in lines_in(path)):
                 continue
