@@ -11,6 +11,7 @@ import sys
 import tomllib
 from pathlib import Path
 
+import pytest
 import yaml
 from conftest import ROOT
 from jupyterlab.commands import get_app_dir
@@ -29,6 +30,13 @@ def lock():
 
 def environment():
     return yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
+
+
+@pytest.mark.xdist_group("together")
+def test_tests_that_share_a_fixture_run_in_one_worker(request):
+    """With pytest 9.2, which pytest-xdist 3.8 does not know, they ran in both, without a word."""
+    if request.config.getoption("loadgroup", False):
+        assert request.node.nodeid.endswith("@together")
 
 
 def test_environment_is_the_lock_plus_the_checkout():

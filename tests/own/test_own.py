@@ -33,7 +33,7 @@ from t3lib.sampler.tilt import T3ForCausalLM
 from t3lib.tofu.metrics import rouge_l_recall
 from t3lib.tofu.samples import sample_answers
 
-pytestmark = [pytest.mark.usefixtures("few_texts"), pytest.mark.xdist_group("unlearned")]
+pytestmark = pytest.mark.usefixtures("few_texts")
 
 
 @pytest.fixture(scope="session")
