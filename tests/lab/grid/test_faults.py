@@ -47,6 +47,7 @@ def reference(tmp_path_factory):
     return fleet.results()
 
 
+@pytest.mark.attacks
 def test_kills_lose_nothing(tmp_path, reference, monkeypatch):
     """A worker and a kernel die without harm to the run. What a killed runner had started ends by
     itself, and the same command goes on. Methods and seeds in another order give the same bits.
@@ -182,10 +183,10 @@ async def answer(port):
     """
     from distributed import Client
 
-    options = {"asynchronous": True, "set_as_default": False, "timeout": 10}
+    options = {"asynchronous": True, "set_as_default": False, "timeout": 4}
     client = Client(f"tcp://127.0.0.1:{port}", **options)
     try:
-        await asyncio.wait_for(client, 10)
+        await asyncio.wait_for(client, 4)
         return "a scheduler"
     except TypeError:  # answered, but not as a scheduler would
         return "a worker or nanny"
