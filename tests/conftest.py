@@ -216,8 +216,16 @@ def short_search(monkeypatch):
     A random model never ends an answer, and most of the time of such a test would go into its
     nonsense.
     """
-    from t3lib.own import answers, choice, lessons
+    from dataclasses import replace
+
+    from t3lib.own import answers, choice, lessons, questions
     from t3lib.own import unlearn as own
+
+    for name in ("CHOOSING", "SEALED"):
+        whole = getattr(questions, name)
+        few = replace(whole, prefaces=whole.prefaces[:1], frames=whole.frames[:1])
+        monkeypatch.setattr(questions, name, few)
+    monkeypatch.setattr(lessons, "TOPICS", lessons.TOPICS[:1])
 
     # A random model knows no rows, and its head would not be fitted.
     monkeypatch.setattr(own, "is_unknown", lambda *_, **__: False)

@@ -136,6 +136,7 @@ def test_threads_versions_and_device_are_in_the_environment(monkeypatch):
     assert identity.environment() != before
     assert identity.environment(threads=torch.get_num_threads()) == identity.environment()
     assert identity.environment("cuda:1") == identity.environment("cuda") != before
+    monkeypatch.setattr(identity, "versions", identity.versions.__wrapped__)  # without its cache
     monkeypatch.setattr(identity.metadata, "version", lambda name: "9.9.9")
     assert identity.environment("cuda")[0] == dict.fromkeys(identity.PACKAGES, "9.9.9")
 
