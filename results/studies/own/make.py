@@ -145,12 +145,13 @@ def judged(base: Any, tokenizer: Any, model: Any, rows: list[dict]) -> dict[str,
 
 
 def lines_of(
-    case: str, seed: int, choices: list[str], tiny: bool = False
+    case: str, seed: int, choices: list[str], tiny: bool = False, judges: bool = True
 ) -> tuple[list[tuple], list[tuple]]:
     """Return a line for each measure of every choice, and of a model that never saw the rows to
     forget; and a line for each row on which verdict and judge differ.
 
     tiny: use few rows, teach and choose little, and let the model itself stand for a retrained one.
+    judges: ask judge.py, too, and what changes on unrelated prompts; else there are verdicts alone.
     """
     if case in pretrained.CASES:
         model, tokenizer, forget, retain, other, retrained = pretrained.CASES[case](seed)
@@ -174,7 +175,7 @@ def lines_of(
         )
         report, guessed = (
             counts_of(inquiry, before, after),
-            judged(retrained, tokenizer, None, forget),
+            judged(retrained, tokenizer, None, forget) if judges else {},
         )
         found["retrained"] = {name: report["forget"][name] for name in COUNTS}
         found["retrained"]["status"] = verdict(report)["status"]
@@ -186,6 +187,8 @@ def lines_of(
         found[name] = measured(unlearned.report)
         found[name]["seconds"] = round(time.process_time() - began)
         print(f"{case} seed {seed}, {name}\n{unlearned.report}\n", flush=True)
+        if not judges:
+            continue
         theirs = judged(model, tokenizer, unlearned, forget)
         found[name]["judge"] = sum(each["leaks"] for each in theirs.values())
         if retrained is not None:
@@ -251,6 +254,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=whole_numbers, default=[0, 1, 2], help="(default 0,1,2)")
     parser.add_argument("--out", type=Path, default=Path("out/own"), help="(default %(default)s)")
     parser.add_argument("--choices", type=names, default=[*CHOICES][:1], help="(default new fit)")
+    parser.add_argument("--no-judge", action="store_true", help="verdicts alone")
     parser.add_argument("--tiny", action="store_true", help="try one case with few rows")
     args = parser.parse_args()
     try:
@@ -266,7 +270,7 @@ def main() -> None:
             if any([*line[:2], line[-1]] == [case, str(seed), commit] for line in lines_in(path)):
                 continue
             began = time.process_time()
-            new, differ = lines_of(case, seed, args.choices, args.tiny)
+            new, differ = lines_of(case, seed, args.choices, args.tiny, not args.no_judge)
             write(path, COLUMNS, (case, seed), new, commit)
             write(args.out / "judged.csv", DIFFERENT, (case, seed), differ, commit)
             minutes = (time.process_time() - began) / 60
