@@ -7,6 +7,7 @@ the text of `generate`.
 import asyncio
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -322,6 +323,8 @@ def run_vllm(
 ) -> None:
     """Start vLLM's server with T3 in it; UserError when it ends by itself.
 
+    SIGINT and SIGTERM end both, and raise KeyboardInterrupt.
+
     base, config: folder or Hub id of the base, and its configuration. heads: folders or Hub ids.
     rules: see `gate`. options: further options of vLLM's server, such as host, port and dtype.
     """
@@ -352,10 +355,13 @@ def run_vllm(
         for_gate = {**rules, "tokenizer": base, "template": rules["tokenizer"].chat_template}
         variables = {"T3_SERVE": json.dumps(for_gate)}
 
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.default_int_handler)  # which raises KeyboardInterrupt
         process = subprocess.Popen(command, env=os.environ | variables)
         try:
             code = process.wait()
-        except KeyboardInterrupt:  # which vLLM got too: it ends its own processes
+        except KeyboardInterrupt:  # a terminal's Ctrl-C has reached vLLM, another signal has not
+            process.terminate()
             process.wait()
             raise
 
