@@ -202,11 +202,15 @@ class Gate:
         if isinstance(messages, list):
             messages = [as_text(turn) for turn in messages]
         turns = checked_turns(messages, "request", "messages")
-        if strange := {turn["role"] for turn in turns} - {*ROLES}:
+        roles = [turn["role"] for turn in turns]
+        if strange := {*roles} - {*ROLES}:
             raise UserError(f"messages: the role {strange.pop()} is refused; allowed: {ROLES}")
-        if turns[-1]["role"] != "user":  # rows that were silent were told after another turn
-            raise UserError("messages: the last turn is the user's, as where the report judged")
-        without = turns[0]["role"] != "system" and self.rules["system"] is not None
+        if roles[-1] != "user" or "system" in roles[1:]:  # in other orders, silent rows were told
+            raise UserError(
+                "messages: a system text comes first and the user's turn last, as where the report"
+                " judged"
+            )
+        without = roles[0] != "system" and self.rules["system"] is not None
         return [{"role": "system", "content": self.rules["system"]}, *turns] if without else turns
 
 

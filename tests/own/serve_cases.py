@@ -22,7 +22,7 @@ JSON = {"Content-Type": "application/json"}
 ASK = [{"role": "user", "content": "Who?"}]
 MODEL = "this server has one model, head"
 SAMPLER = "a colder sampler undoes tempering; judged and allowed: temperature 0"
-LAST = "messages: the last turn is the user's, as where the report judged"
+ORDER = "messages: a system text comes first and the user's turn last, as where the report judged"
 TURN = "a turn has a role and a content, both text"
 
 
@@ -109,9 +109,12 @@ REQUESTS: list[tuple[dict[str, Any], str]] = [
     (said([{"type": "text"}]), TURN),
     (said([{"type": "image_url", "image_url": {"url": "http://x"}}]), TURN),
     ({"messages": [{"role": "developer", "content": "Be kind."}, *ASK]}, ""),
-    ({"messages": [*ASK, {"role": "system", "content": "Be kind."}]}, LAST),
-    ({"messages": [*ASK, {"role": "assistant", "content": "Ada"}]}, LAST),
-    (said("Be kind.", "developer"), LAST),
+    ({"messages": [*ASK, {"role": "system", "content": "Be kind."}]}, ORDER),
+    ({"messages": [*ASK, {"role": "assistant", "content": "Ada"}]}, ORDER),
+    (said("Be kind.", "developer"), ORDER),
+    ({"messages": [*ASK, {"role": "system", "content": "Be kind."}, *ASK]}, ORDER),
+    ({"messages": [{"role": "system", "content": "Be kind."}] * 2 + ASK}, ORDER),
+    ({"messages": [{"role": "assistant", "content": "Ask."}, *ASK, *ASK]}, ""),
     (said("x", ""), "is no role"),
     (said("x", "x" * 1000), "is no role"),
     (said("x", "tool"), "the role tool is refused"),

