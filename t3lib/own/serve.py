@@ -236,7 +236,10 @@ def greeting(rules: Mapping[str, Any], url: str) -> str:
     if rules["chat"]:
         example = json.dumps([{"role": "user", "content": "Your question?"}])
         verb, field = "chat/completions", "messages"
-    system = "none" if rules["system"] is None else printable(repr(rules["system"]))
+    system = "without a system text"
+    if rules["system"] is not None:
+        text = printable(repr(rules["system"]))
+        system = f"with the system text {text} (added where a request has none)"
     allowed = samplers(rules["samplers"]) if rules["samplers"] else "all"
     most = f", of at most {TOKENS} tokens" if rules["samplers"] else ""
     off = "" if rules["completions"] else f", {COMPLETIONS}"
@@ -244,7 +247,7 @@ def greeting(rules: Mapping[str, Any], url: str) -> str:
   curl {url}/{verb} -H 'Content-Type: application/json' -d '{{"{field}": {example}}}'
   client = openai.OpenAI(base_url="{url}", api_key="none")
   client.{verb.replace("/", ".")}.create(model="{rules["name"]}", {field}={example})
-trained with the system text {system} (added where a request has none) and the date {DATE}
+trained {system} and with the date {DATE}
 samplers: {allowed}; answers to a request: {MOST}{most}
 verdict: {printable(rules["verdict"], 400)}
 refused: other samplers, probabilities, biases, tools{off}

@@ -257,7 +257,7 @@ def test_it_says_how_to_ask_and_what_it_refuses(server):
     text = "".join(server.lines)
     for said in (
         f"curl http://127.0.0.1:{server.port}/v1/chat/completions", "client.chat.completions",
-        "the system text 'Be kind.' (added where a request has none) and the date 10 Apr 2025",
+        "the system text 'Be kind.' (added where a request has none) and with the date 10 Apr",
         "samplers: temperature 0, temperature 0.6 with top_p 0.9, temperature 1;", "refused:",
     ):  # fmt: skip
         assert said in text, text
@@ -408,6 +408,7 @@ def test_a_head_without_a_report_answers_greedily_and_the_operator_can_lift_it(p
         lines = serve.greeting(rules_of(place, head, **how), "http://x/v1").splitlines()
         assert "chat" not in lines[1] and '"prompt": "Your text"' in lines[1]
         assert ' client.completions.create(model="head", prompt="Your text")' in lines[3]
+        assert lines[4] == "trained without a system text and with the date 10 Apr 2025"
     finally:
         head.info["chat_template"] = before
 
