@@ -31,6 +31,7 @@ JUDGED = (GREEDY_SAMPLER, *SAMPLERS)  # (temperature, top_p) of a report with sa
 MOST = 8  # answers to one request
 BYTES = 2**20  # of a request
 STOPS = (4, 100)  # stop strings, and characters of each: every new token is searched for them
+LONGEST = 32  # characters of a token, on average in any text that is read
 ROLES = ("system", "user", "assistant")
 GIVEN_AWAY = ("logprobs", "top_logprobs", "prompt_logprobs", "echo", "logit_bias")
 
@@ -170,11 +171,13 @@ class Gate:
             raise UserError("n is 1 at temperature 0: greedy answers are all the same")
 
         if chat:
-            body["messages"] = self.turns(body.get("messages"))
-            text = prompt(self.tokenizer, body["messages"], None)
+            body["messages"] = turns = self.turns(body.get("messages"))
+            self.check_length([turn["content"] for turn in turns])
+            text = prompt(self.tokenizer, turns, None)
         else:
             text = body.get("prompt", "")
             check_text(text, "prompt")
+            self.check_length([text])
             refuse_special(self.tokenizer, text, "prompt")
 
         # What the context leaves for the answer, and no more than a report judges.
@@ -185,14 +188,29 @@ class Gate:
         wanted = body.pop("max_completion_tokens", body.get("max_tokens", longest))
         return body | {"max_tokens": min(wanted, longest)}
 
+    def check_length(self, texts: Sequence[str]) -> None:
+        """Raise UserError for turns that cannot fit: others would wait for their tokens."""
+        length, context = sum(map(len, texts)), self.rules["context"]
+        if length > LONGEST * context or len(texts) > context:
+            raise UserError(
+                f"the prompt has {length:,} characters in {len(texts)} turns, the context {context}"
+                " tokens"
+            )
+
     def turns(self, messages: Any) -> list[dict[str, str]]:
         """Return a conversation, with the head's system text where it has none."""
         if isinstance(messages, list):
             messages = [as_text(turn) for turn in messages]
         turns = checked_turns(messages, "request", "messages")
-        if strange := {turn["role"] for turn in turns} - {*ROLES}:
+        roles = [turn["role"] for turn in turns]
+        if strange := {*roles} - {*ROLES}:
             raise UserError(f"messages: the role {strange.pop()} is refused; allowed: {ROLES}")
-        without = turns[0]["role"] != "system" and self.rules["system"] is not None
+        if roles[-1] != "user" or "system" in roles[1:]:  # in other orders, silent rows were told
+            raise UserError(
+                "messages: a system text comes first and the user's turn last, as where the report"
+                " judged"
+            )
+        without = roles[0] != "system" and self.rules["system"] is not None
         return [{"role": "system", "content": self.rules["system"]}, *turns] if without else turns
 
 

@@ -7,6 +7,7 @@ the text of `generate`.
 import asyncio
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -235,7 +236,10 @@ def greeting(rules: Mapping[str, Any], url: str) -> str:
     if rules["chat"]:
         example = json.dumps([{"role": "user", "content": "Your question?"}])
         verb, field = "chat/completions", "messages"
-    system = "none" if rules["system"] is None else printable(repr(rules["system"]))
+    system = "without a system text"
+    if rules["system"] is not None:
+        text = printable(repr(rules["system"]))
+        system = f"with the system text {text} (added where a request has none)"
     allowed = samplers(rules["samplers"]) if rules["samplers"] else "all"
     most = f", of at most {TOKENS} tokens" if rules["samplers"] else ""
     off = "" if rules["completions"] else f", {COMPLETIONS}"
@@ -243,7 +247,7 @@ def greeting(rules: Mapping[str, Any], url: str) -> str:
   curl {url}/{verb} -H 'Content-Type: application/json' -d '{{"{field}": {example}}}'
   client = openai.OpenAI(base_url="{url}", api_key="none")
   client.{verb.replace("/", ".")}.create(model="{rules["name"]}", {field}={example})
-trained with the system text {system} (added where a request has none) and the date {DATE}
+trained {system} and with the date {DATE}
 samplers: {allowed}; answers to a request: {MOST}{most}
 verdict: {printable(rules["verdict"], 400)}
 refused: other samplers, probabilities, biases, tools{off}
@@ -322,6 +326,8 @@ def run_vllm(
 ) -> None:
     """Start vLLM's server with T3 in it; UserError when it ends by itself.
 
+    SIGINT and SIGTERM end both, and raise KeyboardInterrupt.
+
     base, config: folder or Hub id of the base, and its configuration. heads: folders or Hub ids.
     rules: see `gate`. options: further options of vLLM's server, such as host, port and dtype.
     """
@@ -352,10 +358,13 @@ def run_vllm(
         for_gate = {**rules, "tokenizer": base, "template": rules["tokenizer"].chat_template}
         variables = {"T3_SERVE": json.dumps(for_gate)}
 
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.default_int_handler)  # which raises KeyboardInterrupt
         process = subprocess.Popen(command, env=os.environ | variables)
         try:
             code = process.wait()
-        except KeyboardInterrupt:  # which vLLM got too: it ends its own processes
+        except KeyboardInterrupt:  # a terminal's Ctrl-C has reached vLLM, another signal has not
+            process.terminate()
             process.wait()
             raise
 

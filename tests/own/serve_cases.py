@@ -22,6 +22,7 @@ JSON = {"Content-Type": "application/json"}
 ASK = [{"role": "user", "content": "Who?"}]
 MODEL = "this server has one model, head"
 SAMPLER = "a colder sampler undoes tempering; judged and allowed: temperature 0"
+ORDER = "messages: a system text comes first and the user's turn last, as where the report judged"
 TURN = "a turn has a role and a content, both text"
 
 
@@ -75,6 +76,7 @@ VALUES: dict[str, list[tuple[Any, str]]] = {
         ({}, "messages must be a list of turns"), (None, "messages must be a list of turns"),
         ([1], TURN), ([{"role": "user"}], TURN), ([{"content": "x"}], TURN), ([[]], TURN),
         (ASK * 300, "tokens, the context 512"),
+        (ASK * 513, "2,060 characters in 514 turns, the context 512 tokens"),
     ],
     # Fields that no server of ours has.
     "logprobs": [(True, "logprobs is refused (it gives away what was unlearned)")],
@@ -93,6 +95,7 @@ VALUES: dict[str, list[tuple[Any, str]]] = {
 # Requests that are more than one value.
 REQUESTS: list[tuple[dict[str, Any], str]] = [
     (said("x" * 600), "tokens, the context 512"),
+    (said("x" * 20_000), "20,008 characters in 2 turns, the context 512 tokens"),
     (said("x" * 100_001), "more than the 100000 allowed"),
     (said(""), "turn 1 is empty"),
     (said(" \n"), "turn 1 is empty"),
@@ -105,7 +108,13 @@ REQUESTS: list[tuple[dict[str, Any], str]] = [
     (said([]), "turn 1 is empty"),
     (said([{"type": "text"}]), TURN),
     (said([{"type": "image_url", "image_url": {"url": "http://x"}}]), TURN),
-    (said("Be kind.", "developer"), ""),
+    ({"messages": [{"role": "developer", "content": "Be kind."}, *ASK]}, ""),
+    ({"messages": [*ASK, {"role": "system", "content": "Be kind."}]}, ORDER),
+    ({"messages": [*ASK, {"role": "assistant", "content": "Ada"}]}, ORDER),
+    (said("Be kind.", "developer"), ORDER),
+    ({"messages": [*ASK, {"role": "system", "content": "Be kind."}, *ASK]}, ORDER),
+    ({"messages": [{"role": "system", "content": "Be kind."}] * 2 + ASK}, ORDER),
+    ({"messages": [{"role": "assistant", "content": "Ask."}, *ASK, *ASK]}, ""),
     (said("x", ""), "is no role"),
     (said("x", "x" * 1000), "is no role"),
     (said("x", "tool"), "the role tool is refused"),

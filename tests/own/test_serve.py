@@ -2,10 +2,12 @@
 
 import asyncio
 import json
+import os
 import re
 import signal
 import socket
 import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -255,7 +257,7 @@ def test_it_says_how_to_ask_and_what_it_refuses(server):
     text = "".join(server.lines)
     for said in (
         f"curl http://127.0.0.1:{server.port}/v1/chat/completions", "client.chat.completions",
-        "the system text 'Be kind.' (added where a request has none) and the date 10 Apr 2025",
+        "the system text 'Be kind.' (added where a request has none) and with the date 10 Apr",
         "samplers: temperature 0, temperature 0.6 with top_p 0.9, temperature 1;", "refused:",
     ):  # fmt: skip
         assert said in text, text
@@ -406,6 +408,7 @@ def test_a_head_without_a_report_answers_greedily_and_the_operator_can_lift_it(p
         lines = serve.greeting(rules_of(place, head, **how), "http://x/v1").splitlines()
         assert "chat" not in lines[1] and '"prompt": "Your text"' in lines[1]
         assert ' client.completions.create(model="head", prompt="Your text")' in lines[3]
+        assert lines[4] == "trained without a system text and with the date 10 Apr 2025"
     finally:
         head.info["chat_template"] = before
 
@@ -507,7 +510,7 @@ def test_vllm_is_started_with_the_head_where_it_is_installed(place, capsys, monk
         asked = command.pop(5)
         options = dict(zip(command[3::2], command[4::2]))
         calls.append((options, asked, json.loads(env["T3_SERVE"]), template))
-        return SimpleNamespace(wait=lambda: ends[len(calls) - 1]())
+        return SimpleNamespace(wait=lambda: ends[len(calls) - 1](), terminate=lambda: None)
 
     monkeypatch.setattr(serve, "find_spec", lambda name: name == "vllm")
     monkeypatch.setattr(serve.subprocess, "Popen", start)
@@ -538,6 +541,29 @@ def test_vllm_is_started_with_the_head_where_it_is_installed(place, capsys, monk
     assert "vLLM ended with exit code 1" in capsys.readouterr().err
     assert json.loads(calls[1][0]["--hf-overrides"])["t3_allow_samplers"]
     assert cli.main(["serve", *words]) == 130 and not [*interrupted], "vLLM's end is waited for"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_the_command_alone_ends_vllm_too(place, tmp_path, number):
+    """A terminal sends Ctrl-C to both, `kill` does not: vLLM went on listening."""
+    folder = tmp_path / "vllm" / "entrypoints" / "openai"
+    folder.mkdir(parents=True)
+    sleeper = "import os, time\nprint('vllm', os.getpid(), flush=True)\ntime.sleep(90)\n"
+    (folder / "api_server.py").write_text(sleeper)
+    words = ["--model", str(place / "base"), "--head", str(place / "head"), "--port", "0"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "t3lib", "serve", *words],
+        env=os.environ | {"PYTHONPATH": str(tmp_path)}, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        while not (line := process.stdout.readline()).startswith("vllm "):
+            assert line, "it has ended"
+        process.send_signal(number)
+        assert process.wait(timeout=60) == 130
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(line.split()[1]), 0)
+    finally:
+        process.kill()
 
 
 def test_ctrl_c_ends_eight_streams_and_is_one_line(server, place):
