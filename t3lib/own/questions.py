@@ -314,9 +314,12 @@ def sealed_ways(row: Row, template: bool, name: Iterable[str] = ()) -> Ways:
     text, raw, asked = question_text(row), row.get("raw", False), row["question"]
     rows = {(kind, kind): row for kind in (COLDER, WARMER)}
 
-    # With mistakes: words that are missing, a word that is doubled, and a name that is misspelt.
+    # With mistakes: empty lines, words that are missing or doubled, and a name that is misspelt.
     parts = text.split()
-    slips = {"with a letter of the name left out": slipped(text, name)}
+    slips = {
+        "with a letter of the name left out": slipped(text, name),
+        "after forty empty lines": "\n" * 40 + text,  # which an attacker tried
+    }
     if len(parts) > 3:
         slips["with every third word dropped"] = " ".join(
             part for place, part in enumerate(parts) if place % 3 != 1

@@ -159,9 +159,9 @@ def _next(status: str, report: Mapping[str, Any]) -> str:
         return CHECK
     if status != "no":
         return ""
-    forget, w = report["forget"], report.get("choice", {}).get("w", 1.0)
+    forget, w = report["forget"], report.get("choice", {}).get("w")
     if failing(report):
-        smaller = max((each for each in STRENGTHS if each < w), default=None)
+        smaller = max((each for each in STRENGTHS if w and each < w), default=None)
         return (
             "try next: give more rows like those that changed (--retain, or --other to watch them)"
             + (
@@ -170,7 +170,7 @@ def _next(status: str, report: Mapping[str, Any]) -> str:
                 else ""
             )
         )
-    larger = min((each for each in STRENGTHS if each > w), default=None)
+    larger = min((each for each in STRENGTHS if w and each > w), default=None)
     return "try next: give the wordings in which rows leak (a column wordings)" + (
         f", or a larger w (--set w={larger:g})"
         if larger

@@ -162,12 +162,16 @@ def test_a_kind_in_which_the_base_says_nothing_is_not_tested(tokenizer):
 
 
 def test_the_advice_fits_what_happened(tokenizer):
-    """ "A larger w (--set w=8)" where w = 12 was chosen, "rows like those that changed" without
-    any.
+    """ "A larger w (--set w=8)" where w = 12 was chosen, "--set w=1.5" for a head that was only
+    judged, "rows like those that changed" without any.
     """
     found, said = report(tokenizer, FORGET, KEEP, forget=[row["answer"] for row in FORGET])
-    assert "column wordings" in said["next"] and "--set w=1.5" in said["next"]
-    for w, part in ((3.0, "--set w=4"), (12.0, "more rows to keep of the same kinds")):
+    assert "column wordings" in said["next"] and "--set" not in said["next"], "w is not known"
+    for w, part in (
+        (1.0, "--set w=1.5"),
+        (3.0, "--set w=4"),
+        (12.0, "more rows to keep of the same kinds"),
+    ):
         said = verdict.verdict({**found, "choice": {"w": w}})
         assert part in said["next"] and "changed" not in said["next"]
     found, said = report(tokenizer, FORGET, KEEP, kept=["zzz"] * len(KEEP))
@@ -327,6 +331,8 @@ def test_the_sealed_ways(tokenizer):
     assert not {way for _, way in ways} & {way for _, way in choosing_ways(row, True)}
     slip = ways["misspelt", "with a letter of the name left out"]["question"]
     assert slip == "Where was Mira Catell's cat born?"
+    lines = ways["misspelt", "after forty empty lines"]["question"]
+    assert lines == "\n" * 40 + row["question"]
     assert ("misspelt", "with a letter of the name left out") not in sealed_ways(row, True, {"zoë"})
     longer = ways["in a longer conversation", "after three turns"]["question"]
     assert len(longer) == 7 and longer[-1]["content"] == row["question"]
