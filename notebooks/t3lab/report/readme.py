@@ -67,6 +67,7 @@ def blocks(results: Path) -> dict[str, dict[str, str]]:
         "order": order(results),
         "own": own.summary(results / "studies" / "own"),
         "own-models": own.models(results / "studies" / "own"),
+        "own-tricks": own.models(results / "studies" / "own" / "tricks"),
         "own-smollm2": own.models(results / "studies" / "own", pretrained=True),
         "departures": departures.listed(results / "profiles" / "cpu"),
         **details.blocks(results),
