@@ -223,7 +223,7 @@ def reproduce(args: argparse.Namespace) -> int:
     try:
         _, lines = compare(out, theirs)
     except UserError as error:  # such as results that have no run in common
-        lines = [printable(error)]
+        lines = [printable(error, 1000)]  # it names two folders
     print(f"beside results/profiles/{name}: {lines[-1]} (t3 compare {os.path.relpath(out)})")
 
     return code
