@@ -179,6 +179,10 @@ class Gate:
             check_text(text, "prompt")
             self.check_length([text])
             refuse_special(self.tokenizer, text, "prompt")
+            # As in training and judging. Not every tokenizer puts this token first by itself.
+            begin = self.tokenizer.bos_token_id
+            if begin is not None and self.tokenizer(text).input_ids[:1] != [begin]:
+                text = body["prompt"] = f"{self.tokenizer.bos_token}{text}"
 
         # What the context leaves for the answer, and no more than a report judges.
         tokens = len(self.tokenizer(text, add_special_tokens=not chat).input_ids)
