@@ -2,11 +2,11 @@
 
 import argparse
 import os
+import re
 import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -40,12 +40,11 @@ def tiny(profile: profiles.Profile, **more: Any) -> profiles.Profile:
 
 def made(began: float | None = None) -> dict[str, Any]:
     """Return what made.json says of a script's tables: the commit and the command, and the
-    CPU-seconds since `began` (of `time.process_time`), if it is given. The folder after --data is
+    CPU-seconds since `began` (of `time.process_time`), if it is given. The folder of --data is one
     of this machine, and is called DIR.
     """
     seconds = {} if began is None else {"cpu_seconds": round(time.process_time() - began)}
-    words = ["DIR" if before == "--data" else word for before, word in pairwise(["", *sys.argv])]
-    command = shlex.join(["python", *words])
+    command = re.sub(r"(--data[ =])\S+", r"\1DIR", shlex.join(["python", *sys.argv]))
     return {"commit": results.provenance()["git_commit"], **seconds, "command": command}
 
 

@@ -179,14 +179,17 @@ class Gate:
             check_text(text, "prompt")
             self.check_length([text])
             refuse_special(self.tokenizer, text, "prompt")
-            # As in training and judging. Not every tokenizer puts this token first by itself.
-            begin = self.tokenizer.bos_token_id
-            if begin is not None and self.tokenizer(text).input_ids[:1] != [begin]:
-                text = body["prompt"] = f"{self.tokenizer.bos_token}{text}"
+
+        # In training and judging every text begins with this token, if the tokenizer has it. Some
+        # tokenizers do not put it first by themselves.
+        ids = self.tokenizer(text, add_special_tokens=not chat).input_ids
+        begin = "" if ids[:1] == [self.tokenizer.bos_token_id] else self.tokenizer.bos_token or ""
+        if not chat:
+            body["prompt"] = begin + text
 
         # What the context leaves for the answer, and no more than a report judges.
-        tokens = len(self.tokenizer(text, add_special_tokens=not chat).input_ids)
-        if not tokens or (room := rules["context"] - tokens) < 1:
+        tokens = len(ids) + bool(begin and not chat)
+        if not ids or (room := rules["context"] - tokens) < 1:
             raise UserError(f"the prompt has {tokens} tokens, the context {rules['context']}")
         longest = min(room, TOKENS) if rules["samplers"] else room
         wanted = body.pop("max_completion_tokens", body.get("max_tokens", longest))
@@ -209,10 +212,10 @@ class Gate:
         roles = [turn["role"] for turn in turns]
         if strange := {*roles} - {*ROLES}:
             raise UserError(f"messages: the role {strange.pop()} is refused; allowed: {ROLES}")
-        if roles[-1] != "user" or "system" in roles[1:]:  # in other orders, silent rows were told
+        # In other orders a head told rows that it does not tell when it is asked as judged.
+        if roles[-1] != "user" or "system" in roles[1:]:
             raise UserError(
-                "messages: a system text comes first and the user's turn last, as where the report"
-                " judged"
+                "messages: a system text comes first and the user's turn last, as the report asks"
             )
         without = roles[0] != "system" and self.rules["system"] is not None
         return [{"role": "system", "content": self.rules["system"]}, *turns] if without else turns

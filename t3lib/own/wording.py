@@ -46,7 +46,7 @@ ALPHABETS = (
 )
 # Shares of the wordings: with a preface, in a frame, with slips, after a turn, without the token
 # that begins a text, and as plain text, without a template or our own frame.
-PREFACED, FRAMED, SLIPS, AFTER_TURN, BARE, PLAIN = 0.6, 0.3, 0.3, 0.3, 0.3, 0.2
+PREFACED, FRAMED, SLIPS, AFTER_TURN, BARE, AS_TEXT = 0.6, 0.3, 0.3, 0.3, 0.3, 0.2
 Form = Callable[[str], str]
 ALONE: Form = str  # the answer is the secret, so that nothing precedes its first word
 # Forms of a secret word that may have other tokens than the word in its answer: in marks, after a
@@ -74,7 +74,7 @@ def worded(row: Row, template: bool, draw: Random) -> Row:
     made = reworded(row, text)
 
     # The prompt format: plain text, maybe without the token that begins it.
-    if not raw and draw.random() < PLAIN:
+    if not raw and draw.random() < AS_TEXT:
         made, raw = in_format(made, NO_TEMPLATE), True
     if not template or raw:
         return {**made, "bare": True} if draw.random() < BARE else made

@@ -22,7 +22,7 @@ JSON = {"Content-Type": "application/json"}
 ASK = [{"role": "user", "content": "Who?"}]
 MODEL = "this server has one model, head"
 SAMPLER = "a colder sampler undoes tempering; judged and allowed: temperature 0"
-ORDER = "messages: a system text comes first and the user's turn last, as where the report judged"
+ORDER = "messages: a system text comes first and the user's turn last, as the report asks"
 TURN = "a turn has a role and a content, both text"
 
 

@@ -55,7 +55,7 @@ def test_a_wording_keeps_the_answer_and_changes_what_its_form_allows():
     draw, row = Random(0), {"question": "Who wrote it?", "answer": "Ada.", "system": "S"}
     made = [worded(row, True, draw) for _ in range(200)]
     assert {each["answer"].strip() for each in made} == {"Ada."}
-    assert len({str(each["question"]) for each in made}) > 140
+    assert len({str(each["question"]) for each in made}) >= 150
     texts = [each for each in made if each.get("raw")]
     assert 0.1 < len(texts) / len(made) < 0.3, "the share that is plain text"
     assert all(isinstance(each["question"], str) for each in texts)

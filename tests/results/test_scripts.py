@@ -13,6 +13,7 @@ import torch
 from conftest import ROOT
 from scipy.stats import norm
 
+from t3lab.script import made as record
 from t3lab.theory.experiments import fit_trials
 from t3lib.classifier.head import T3Head
 from t3lib.core.errors import UserError
@@ -231,6 +232,13 @@ def test_rows_that_leak_are_counted_once():
     script = runpy.run_path(str(RESULTS / "studies" / "cpu-worlds" / "guided.py"))
     flags = {"leaks": [[True, True], [False, False], [False, True]], "facts": [[False]] * 3}
     assert script["leaking"](flags) == {"rows": 3, "leaks": 2, "whole": 0}
+
+
+@pytest.mark.parametrize("words", [["--data", "/home/me/tofu"], ["--data=/home/me/tofu"]])
+def test_a_record_of_a_command_names_no_folder_of_the_machine(words, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["make.py", *words, "--worlds", "0"])
+    command = record()["command"]
+    assert command.replace("=", " ") == "python make.py --data DIR --worlds 0"
 
 
 def test_a_finished_study_is_made_again_from_a_commit_that_has_its_script():

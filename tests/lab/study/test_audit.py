@@ -132,7 +132,9 @@ def tofu_folder(tmp_path_factory):
 
 
 def test_membership_of_a_stage_that_holds_authors_out(tofu_folder, tmp_path, monkeypatch):
-    """Membership alone is measured on the models of that stage: a head, and weights."""
+    """Membership, and nothing else, is measured on the models of that stage: heads, bases,
+    weights.
+    """
     monkeypatch.setenv("T3_CACHE", str(tmp_path))
     whole = MICRO | {"authors": 18, "epochs": 1}
     opened, apart = (
@@ -151,8 +153,8 @@ def test_membership_of_a_stage_that_holds_authors_out(tofu_folder, tmp_path, mon
     texts = " ".join(bases.tokenizer_text(apart.stage))
     assert not any(row["answer"] in texts for row in unseen), "nor does its tokenizer"
     options = {"sampling": audit.Sampling(samples=1, rows=2)}
-    for method in ("T3", "NPO"):
-        options |= {"seeds": [0], "settings": FAST}
+    for method in ("Retrained", "T3", "NPO"):
+        options |= {"seeds": [0], "settings": {} if method == "Retrained" else FAST}
         here, *_ = audit.audit_method(opened, method, **options)
         both, *_ = audit.audit_method(opened, method, apart=apart, **options)
         assert (
