@@ -117,7 +117,11 @@ class ULDForCausalLM(WrappedCausalLM):
         """
         assistants_cache = None if cache is None else self._attach(cache)
         outputs = self.assistant(**inputs, **prepared, **{CACHE: assistants_cache})
-        return subtract_logits(logits, outputs.logits, self.strength, self.threshold)
+        return self.quotient(logits, outputs.logits)
+
+    def quotient(self, logits: Tensor, assistant_logits: Tensor) -> Tensor:
+        """Return `subtract_logits` with this model's strength and threshold; (..., V) each."""
+        return subtract_logits(logits, assistant_logits, self.strength, self.threshold)
 
     def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
         """Raise UserError: the assistant has its own `save_pretrained`, the base is unchanged."""

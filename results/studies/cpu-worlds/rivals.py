@@ -1,0 +1,299 @@
+"""Compare T3 with Divergence Decoding, in whose place two small models steer the base.
+
+    python results/studies/cpu-worlds/rivals.py --worlds 0
+    python results/studies/cpu-worlds/rivals.py --worlds 4 5 6 7 1 2 3
+
+Divergence Decoding (arXiv 2605.31293) has p̂ ∝ p (q/r)^α, with q a small model that never saw the
+rows to forget and r one of the same size that did (t3lab/study/divergence.py). Both are trained
+here from nothing, with the base's tokenizer, rows, epochs and learning rate. Their seed is that of
+no retrained model: a q that is a small copy of the judge would hand over the answer.
+
+Written down before the script was run.
+
+Search, in world 0 and for each split: both `SIZES` of the pair, and for each of four kinds all
+points of `KINDS`. "linear" and "rank" are the published variants, "tempered" has p^(1/T) in place
+of p, as T3 has, and "pair as f" is T3 with f = q / (q + r), which no head was trained for. The rule
+of guided.py chooses a point of each kind: among those whose leak is at most that of another
+retrained model (seed 1) and two of its standard errors over rows, the least Retain Error, rounded
+to 0.001 nats, at a tie the least total variation; if no leak is so small, the least leak. Beside
+it, "by D" is the point of the smallest D to the retrained model of seed 0, as the paper chooses.
+Where the rule chooses the highest α or k, the script stops: the grid must grow.
+
+The chosen models are then measured in other worlds, with the measures and aims of guided.py and
+beside the same judge, the retrained model of seed 1. ULD and RMU are measured, too, with the
+profile's settings, which Forget Quality chose among eight points each (seed 1). What T3, the base
+and Retrained get by the same measures is in guided_each.csv.
+
+"fixed penalty" is a control, and forgets nothing: the base, whose output layer gives a constant
+less to the tokens that answers to forget have at least three times as often as answers to keep. The
+constant is such that the mean loss of the answers to forget is that of the retrained model of seed
+0. By arXiv 2607.19442 such a model passes whole batteries of tests: which of these tells it from a
+retrained one?
+
+It writes below --out: tables/rivals_search.csv, rivals_each.csv, rivals_texts.csv and
+rivals/made.json. The models are cached in .t3cache.
+"""
+
+import copy
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import guided
+import numpy as np
+import pandas as pd
+import torch
+
+from t3lab import profiles, results, script
+from t3lab.names import SPLITS
+from t3lab.profiles import hyper_of
+from t3lab.report import render
+from t3lab.study.divergence import DivergenceForCausalLM, steer
+from t3lab.study.methods import load_models, subject
+from t3lab.study.study import Study, stage_of
+from t3lab.world import bases
+from t3lib.core.errors import UserError
+from t3lib.core.files import read_json, write_json
+from t3lib.core.models import load_model
+from t3lib.core.progress import progress_bar
+from t3lib.core.rows import encode_rows
+from t3lib.tofu.data import retain_of
+from t3lib.tofu.evaluation import metrics_of, score
+from t3lib.tofu.likelihood import UNTILTED, answer_losses, answer_positions
+from t3lib.tofu.unlearning_errors import summary
+
+SIZES = {"small": {"hidden": 64, "layers": 1}, "smaller": {"hidden": 32, "layers": 1}}
+PAIR_SEED = 5  # of the small models; retrained models have 0 to 3
+ALPHAS = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0)
+HEAT = (1.0, 1.25, 1.5, 2.0, 3.0, 4.0)
+DIALS = ["alpha", "temperature", "rank", "bounded"]
+KINDS: dict[str, list[dict[str, Any]]] = {
+    "linear": [{"alpha": a} for a in ALPHAS],
+    "rank": [{"rank": k} for k in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)],
+    "tempered": [{"alpha": a, "temperature": T} for a, T in product(ALPHAS, HEAT)],
+    "pair as f": [
+        {"alpha": a, "temperature": T, "bounded": True} for a, T in product(ALPHAS, HEAT)
+    ],
+}
+BASE_POINT = {"alpha": 1.0, "temperature": 1.0, "rank": 0, "bounded": False}
+RULES = ["chosen", "by D"]
+OTHERS = ("ULD", "RMU")
+OFTEN = 3  # times as often, in answers to forget: tokens with a penalty
+SEARCH = ["split", "kind", "size", *DIALS, *guided.ERRORS[:4], "leak_se", "ks_statistic", *RULES]
+EACH = ["world", "split", "model", "size", *DIALS, *guided.MEASURES, "leak_se", "forget_quality"]
+EACH_CAPTION = (
+    "Divergence Decoding with settings chosen in world 0, in other worlds, beside ULD and RMU."
+    " size: of the two small models; other columns as in the table guided_each."
+)
+
+
+def make(profile: str, worlds: list[int], splits: list[str], out: Path, tiny: bool) -> None:
+    """Search in world 0, and measure the chosen settings in other worlds; write all tables.
+
+    tiny: models that know nothing, to try it.
+    """
+    results.check_clean(out)
+    given = profiles.override(profiles.load_profile(profile), splits=splits)
+    if tiny:
+        given = script.tiny(given)
+    tables, made = out / "tables", out / "rivals" / "made.json"
+
+    for world in progress_bar(worlds, desc="worlds"):
+        began = time.process_time()
+        if world == 0:
+            few = {kind: points[:2] for kind, points in KINDS.items()}
+            found = chosen(searched(given, few if tiny else KINDS))
+            render.write_table(tables, "rivals_search", found)
+            if not tiny:
+                check_edges(found)
+        else:
+            search = pd.read_csv(tables / "rivals_search.csv")
+            rows, texts = measured_world(given, world, search)
+            each = guided.merged(tables / "rivals_each.csv", rows)
+            render.write_table(tables, "rivals_each", each, caption=EACH_CAPTION)
+            ways = guided.merged(tables / "rivals_texts.csv", texts)
+            render.write_table(tables, "rivals_texts", ways)
+        facts = {f"world {world}": script.made(began)}
+        write_json(made, (read_json(made) if made.is_file() else {}) | facts)
+
+
+def pair_of(
+    profile: profiles.Profile, world: int, split: str, size: Mapping[str, int]
+) -> tuple[Any, Any]:
+    """Return q and r of a world; train them if they are missing. size: changes of the stage."""
+    stage = stage_of(profile["data"], profile["stage"] | size | {"seed": world})
+    folders = [bases.ensure_base(stage, name, PAIR_SEED) for name in (retain_of(split), "full")]
+    q, r = (load_model(str(folder), **profile["load"])[0] for folder in folders)
+    return q, r
+
+
+# ---- the search ----------------------------------------------------------------------------------
+
+
+def searched(profile: profiles.Profile, kinds: Mapping[str, list[dict[str, Any]]]) -> pd.DataFrame:
+    """Return the errors and D of every point in world 0, and of Retrained. kinds: as `KINDS`."""
+    rows = []
+    for split in profile["splits"]:
+        study = guided.opened(profile, 0, split)
+        judge = guided.retrained(study, 0)
+        [floor] = guided.row_errors(study, judge, guided.retrained(study, 1))
+        of_floor = summary(floor) | {"leak_se": guided.standard_error(floor["forget"])}
+        rows.append({"split": split, "kind": "Retrained"} | of_floor)
+
+        for name, size in SIZES.items():
+            q, r = pair_of(profile, 0, split, size)
+            for kind, points in progress_bar(kinds.items(), desc=f"{split}, {name} pair"):
+                whole = [BASE_POINT | point for point in points]
+                of_points = errors_by_point(study, judge, (q, r), whole)
+                for point, values in zip(whole, of_points):
+                    distance = distance_of(study, DivergenceForCausalLM(study.base, q, r, **point))
+                    same = {"split": split, "kind": kind, "size": name, "ks_statistic": distance}
+                    rows.append(same | point | values)
+    return pd.DataFrame(rows)
+
+
+@torch.no_grad()
+def errors_by_point(
+    study: Study, judge: Any, pair: tuple[Any, Any], points: list[dict[str, Any]]
+) -> list[dict[str, float]]:
+    """Return the four errors at each point; every model reads the answers once for all points.
+
+    pair: q and r.
+    """
+    found: list[dict[str, float]] = [{} for _ in points]
+    for part, names in {"forget": [*guided.FORGET], "retain": ["retain_error"]}.items():
+        answers = encode_rows(study.tokenizer, study.evaluation_rows[part])
+        read = guided.reading(study)
+        models = (study.base, judge, *pair)
+        values = []
+        for at, *others in zip(*(answer_positions(one, answers, read, ()) for one in models)):
+            wanted, logq, logr = (other.logits.log_softmax(-1) for other in others)
+            logps = (steer(at.logits, logr - logq, **point).log_softmax(-1) for point in points)
+            values.append(
+                torch.stack([guided.position_errors(names, p, wanted, at.target) for p in logps])
+            )
+        means = torch.cat(values, -1).double().mean(-1)
+        for one, cells in zip(found, means.tolist()):
+            one |= dict(zip(names, cells))
+    return found
+
+
+def distance_of(study: Study, model: Any) -> float:
+    """Return D of a model to the retrained model of seed 0."""
+    scoring = guided.replace(study.scoring, generate=False)
+    rows = {"forget": study.evaluation_rows["forget"]}
+    [scores] = score(model, study.tokenizer, rows, scoring)
+    return metrics_of(scores, study.reference, scoring.truth_ratio)["ks_statistic"]
+
+
+def chosen(search: pd.DataFrame) -> pd.DataFrame:
+    """Add a column for each of `RULES`, which is true for the points that it chooses."""
+    floor = search[search["kind"] == "Retrained"].set_index("split").loc[search["split"]]
+    limit = (floor["leak"] + 2 * floor["leak_se"]).to_numpy()
+    large = np.where(search["leak"] <= limit, 0, search["leak"])
+    ranked = search.assign(large=large, price=search["retain_error"].round(3))
+    ranked = ranked[search["kind"] != "Retrained"]
+    found = search.copy()
+    for rule, order in {
+        "chosen": ["large", "price", "total_variation"],
+        "by D": ["ks_statistic", "retain_error"],
+    }.items():
+        best = ranked.sort_values(order).drop_duplicates(["split", "kind"]).index
+        found[rule] = search.index.isin(best)
+    return found[SEARCH]
+
+
+def check_edges(search: pd.DataFrame) -> None:
+    """Raise UserError if the rule chose the highest α, T or k."""
+    for _, row in search[search["chosen"]].iterrows():
+        for dial in DIALS[:3]:
+            ends = [point[dial] for point in KINDS[row["kind"]] if dial in point]
+            if ends and row[dial] == max(ends):
+                raise UserError(f"{row['kind']}, {row['split']}: {dial} {row[dial]:g}: grow it")
+
+
+# ---- another world -------------------------------------------------------------------------------
+
+
+def measured_world(
+    profile: profiles.Profile, world: int, search: pd.DataFrame
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return a row for each model of a world, and one for each model and way of asking.
+
+    search: the table `rivals_search`, which has the settings.
+    """
+    rows, texts = [], []
+    for split in profile["splits"]:
+        study = guided.opened(profile, world, split)
+        judge, same = guided.retrained(study, 1), {"world": world, "split": split}
+        [of_base] = guided.row_errors(study, judge, study.base)
+        before = np.array(of_base["retain"]["likeliest"]) == 1  # given word for word
+
+        for facts, model in models(profile, study, world, search[search["split"] == split]):
+            [(values, likeliest)] = guided.measures(study, judge, model, UNTILTED)
+            ways = guided.free_texts(study, model, UNTILTED)[0] if split in guided.SAMPLED else []
+            values["kept_before"] = likeliest[before].mean() if before.any() else np.nan
+            values["sampled"] = ways[0]["leaks"] / ways[0]["rows"] if ways else np.nan
+            rows.append(same | facts | values)
+            texts += [same | {"model": facts["model"]} | way for way in ways]
+    return pd.DataFrame(rows, columns=EACH), pd.DataFrame(texts, columns=guided.TEXTS)
+
+
+def models(
+    profile: profiles.Profile, study: Study, world: int, search: pd.DataFrame
+) -> Iterator[tuple[dict[str, Any], Any]]:
+    """Yield {model, size, dials} and the model, for every chosen point and for `OTHERS`."""
+    points = [(rule, row) for rule in RULES for _, row in search[search[rule]].iterrows()]
+    for rule, row in points:
+        q, r = pair_of(profile, world, study.split, SIZES[row["size"]])
+        dials = {name: type(BASE_POINT[name])(row[name]) for name in DIALS}
+        name = f"DD {row['kind']}" if row["kind"] != "pair as f" else "T3, the pair as f"
+        facts = {"model": f"{name} ({rule})", "size": row["size"], **dials}
+        yield facts, DivergenceForCausalLM(study.base, q, r, **dials)
+    yield {"model": "fixed penalty"}, penalised(study, guided.retrained(study, 0))
+    for method in OTHERS:
+        tuned = hyper_of(profile["hyper"], method, study.split)
+        yield {"model": method}, load_models(study, [subject(study, method, 1, tuned)]).model
+
+
+def penalised(study: Study, reference: Any) -> Any:
+    """Return a copy of the base with a constant off the logits of the answers' own tokens.
+
+    reference: the model whose mean loss on the answers to forget it gets.
+    """
+    forget, keep = (encode_rows(study.tokenizer, rows) for rows in (study.forget, study.retain))
+    said = [
+        Counter(t for each in rows for t in each.ids[each.n_prompt :]) for rows in (forget, keep)
+    ]
+    share = [{t: n / counts.total() for t, n in counts.items()} for counts in said]
+    own = [token for token, n in share[0].items() if n >= OFTEN * share[1].get(token, 0)]
+
+    model, read = copy.deepcopy(study.base), guided.reading(study)
+    old = model.get_output_embeddings()
+    layer = torch.nn.Linear(old.in_features, old.out_features).to(old.weight)
+    layer.weight = old.weight
+    model.set_output_embeddings(layer)
+    wanted = answer_losses(reference, forget, read).mean()
+
+    low, high = 0.0, 64.0
+    for _ in range(20):
+        with torch.no_grad():
+            layer.bias.zero_()
+            layer.bias[own] = -(low + high) / 2
+        too_little = answer_losses(model, forget, read).mean() < wanted
+        low, high = ((low + high) / 2, high) if too_little else (low, (low + high) / 2)
+    return model.eval()
+
+
+OPTIONS: script.Options = {
+    "--profile": {"default": "cpu"},
+    "--worlds": {"type": int, "nargs": "+", "default": [0, 4, 5, 6, 7, 1, 2, 3]},
+    "--splits": {"nargs": "+", "default": [*SPLITS], "choices": SPLITS},
+    "--out": {"type": Path, "default": Path("out/cpu-worlds")},
+} | script.TINY_OPTION
+
+if __name__ == "__main__":
+    script.run(lambda given: make(**vars(given)), str(__doc__), OPTIONS)
