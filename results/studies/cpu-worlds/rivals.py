@@ -59,7 +59,7 @@ from t3lib.core.errors import UserError
 from t3lib.core.files import read_json, write_json
 from t3lib.core.models import load_model
 from t3lib.core.progress import progress_bar
-from t3lib.core.rows import encode_rows
+from t3lib.core.rows import encode_answers, encode_rows
 from t3lib.tofu.data import retain_of
 from t3lib.tofu.evaluation import metrics_of, score
 from t3lib.tofu.likelihood import UNTILTED, answer_losses, answer_positions
@@ -145,48 +145,86 @@ def searched(profile: profiles.Profile, kinds: Mapping[str, list[dict[str, Any]]
 
         for name, size in SIZES.items():
             q, r = pair_of(profile, 0, split, size)
-            for kind, points in progress_bar(kinds.items(), desc=f"{split}, {name} pair"):
-                whole = [BASE_POINT | point for point in points]
-                of_points = errors_by_point(study, judge, (q, r), whole)
-                for point, values in zip(whole, of_points):
-                    distance = distance_of(study, DivergenceForCausalLM(study.base, q, r, **point))
-                    same = {"split": split, "kind": kind, "size": name, "ks_statistic": distance}
-                    rows.append(same | point | values)
+            told = Told.of(study, judge, q, r)
+            for kind, points in kinds.items():
+                for point in progress_bar(points, desc=f"{split}, {name} pair, {kind}"):
+                    whole = BASE_POINT | point
+                    same = {"split": split, "kind": kind, "size": name}
+                    rows.append(same | whole | told.at(whole))
     return pd.DataFrame(rows)
 
 
-@torch.no_grad()
-def errors_by_point(
-    study: Study, judge: Any, pair: tuple[Any, Any], points: list[dict[str, Any]]
-) -> list[dict[str, float]]:
-    """Return the four errors at each point; every model reads the answers once for all points.
+class Told:
+    """What the base, the pair and the judge say of given answers in world 0, for every point.
 
-    pair: q and r.
+    parts: for each set of answers the logits of p, log r - log q, log p of the judge (None where it
+    is not needed), the targets and the numbers of the answers, of all positions together.
     """
-    found: list[dict[str, float]] = [{} for _ in points]
-    for part, names in {"forget": [*guided.FORGET], "retain": ["retain_error"]}.items():
-        answers = encode_rows(study.tokenizer, study.evaluation_rows[part])
-        read = guided.reading(study)
-        models = (study.base, judge, *pair)
-        values = []
-        for at, *others in zip(*(answer_positions(one, answers, read, ()) for one in models)):
-            wanted, logq, logr = (other.logits.log_softmax(-1) for other in others)
-            logps = (steer(at.logits, logr - logq, **point).log_softmax(-1) for point in points)
-            values.append(
-                torch.stack([guided.position_errors(names, p, wanted, at.target) for p in logps])
+
+    def __init__(self, study: Study, parts: dict[str, Any], answers: int) -> None:
+        self.study, self.parts, self.answers = study, parts, answers
+        scoring = guided.replace(study.scoring, generate=False)
+        rows = {"forget": study.evaluation_rows["forget"]}
+        [self.scores] = score(study.base, study.tokenizer, rows, scoring)
+
+    @classmethod
+    @torch.no_grad()
+    def of(cls, study: Study, judge: Any, q: Any, r: Any) -> "Told":
+        """Read all answers once with every model."""
+        rows = study.evaluation_rows
+        true = {name: encode_rows(study.tokenizer, rows[name]) for name in guided.SETS}
+        texts = [
+            [row["answer"], row["paraphrased_answer"], *row["perturbed_answer"]]
+            for row in rows["forget"]
+        ]
+        every = [
+            each
+            for row, several in zip(rows["forget"], texts)
+            for each in encode_answers(study.tokenizer, row["question"], several)
+        ]
+        parts = {}
+        for name, examples in (true | {"ratios": every}).items():
+            others = () if name == "ratios" else (judge,)
+            read = guided.reading(study)
+            each = [answer_positions(m, examples, read, ()) for m in (study.base, q, r, *others)]
+            logits, logq, logr, *wanted, target, example = (
+                torch.cat(column)
+                for column in zip(
+                    *(
+                        (
+                            at[0].logits,
+                            *(one.logits.log_softmax(-1) for one in at[1:]),
+                            at[0].target,
+                            at[0].example,
+                        )
+                        for at in zip(*each)
+                    )
+                )
             )
-        means = torch.cat(values, -1).double().mean(-1)
-        for one, cells in zip(found, means.tolist()):
-            one |= dict(zip(names, cells))
-    return found
+            parts[name] = logits, logr - logq, wanted[0] if wanted else None, target, example
+        return cls(study, parts, len(texts[0]))
 
+    @torch.no_grad()
+    def at(self, point: Mapping[str, Any]) -> dict[str, float]:
+        """Return the four errors and D at a point."""
+        found: dict[str, float] = {}
+        for part, names in {"forget": [*guided.FORGET], "retain": ["retain_error"]}.items():
+            logits, against, wanted, target, _ = self.parts[part]
+            logp = steer(logits, against, **point).log_softmax(-1)
+            values = guided.position_errors(names, logp, wanted, target)
+            found |= dict(zip(names, values.double().mean(-1).tolist()))
 
-def distance_of(study: Study, model: Any) -> float:
-    """Return D of a model to the retrained model of seed 0."""
-    scoring = guided.replace(study.scoring, generate=False)
-    rows = {"forget": study.evaluation_rows["forget"]}
-    [scores] = score(model, study.tokenizer, rows, scoring)
-    return metrics_of(scores, study.reference, scoring.truth_ratio)["ks_statistic"]
+        logits, against, _, target, example = self.parts["ratios"]
+        logp = steer(logits, against, **point).log_softmax(-1)
+        loss = -logp.gather(-1, target[:, None])[:, 0].double().numpy()
+        mean = np.bincount(example, loss) / np.bincount(example)
+        forget = self.scores["sets"]["forget"] | {"losses": mean.reshape(-1, self.answers).tolist()}
+        report = metrics_of(
+            self.scores | {"sets": {"forget": forget}},
+            self.study.reference,
+            self.study.scoring.truth_ratio,
+        )
+        return found | {"ks_statistic": report["ks_statistic"]}
 
 
 def chosen(search: pd.DataFrame) -> pd.DataFrame:
