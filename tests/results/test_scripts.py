@@ -44,6 +44,12 @@ SCRIPTS = [  # script, its arguments, files that it must write
         + ["tables/guided.csv", "figures/guided.svg", "guided/made.json"],
     ),
     (
+        "studies/cpu-worlds/rivals.py",
+        ["--worlds", "0", "1"],
+        ["tables/rivals_search.csv", "tables/rivals_each.csv", "tables/rivals_texts.csv"]
+        + ["rivals/made.json"],
+    ),
+    (
         "studies/attacks/make.py",
         ["--methods", "Retrained,NPO,T3 (gated)", "--seeds", "1"],
         ["tables/recover.csv", "tables/requests.csv", "attacks.json"],
@@ -73,8 +79,9 @@ SCRIPTS = [  # script, its arguments, files that it must write
     ("studies/speed/make.py", [], ["tables/speed.csv", "made.json"]),
 ]
 UNTRIED = {
-    "studies/untempered/make.py"
-}  # it has no tiny form: it only reads what `make` left in the cache
+    "studies/untempered/make.py",  # has no tiny form: it only reads what `make` left in the cache
+    "studies/refusal/make.py",  # fetches an encoder of 83 MB
+}
 
 
 @pytest.fixture
