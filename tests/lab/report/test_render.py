@@ -22,3 +22,10 @@ def test_claims_are_a_list_with_the_verdict_on_these_runs_beside_the_papers(tmp_
     assert f"2. **{names.FAILS}** on these runs (Llama: {names.NOT_RUN}): B.\n" in text
     assert "In the paper's own tables: no." in text and "paper: 3; here: n = 2 (tables" in text
     assert "| --- |" not in text and "@here" not in text
+
+
+def test_a_leak_beside_the_papers_errors_is_not_the_audits():
+    """Two measures have one column name; only the audit's is a ROUGE-L of samples."""
+    of_errors = pd.DataFrame({"method": ["T3"], "forget_error": [0.5], "leak": [0.1234]})
+    assert "| Leak |" in render.markdown(of_errors) and "0.1234" in render.markdown(of_errors)
+    assert "Written best sample" in render.markdown(of_errors.drop(columns="forget_error"))
