@@ -407,7 +407,8 @@ def _check_special(
     _, special, known = _special(tokenizer)
     roles = tuple(turn["role"] for turn in turns)
     key = str(tokenizer.chat_template), roles, system and "x", answered
-    if key not in known:
+    wanted = known.get(key)
+    if wanted is None:
         texts = [turn | {"content": "x"} for turn in turns]
         if answered:
             harmless = _encode_answers(tokenizer, texts, ["x"], system and "x")[0].ids
@@ -415,8 +416,8 @@ def _check_special(
             harmless = _ids(tokenizer, _prompt(tokenizer, texts, system and "x"))
         if len(known) > 100:  # requests to a server may have any roles
             known.clear()
-        known[key] = [each for each in harmless if each in special]
-    if [each for each in ids if each in special] != known[key]:
+        known[key] = wanted = [each for each in harmless if each in special]
+    if [each for each in ids if each in special] != wanted:
         last = turns[-1]["content"][:40]
         raise UserError(f"the text {last!r}, one before it or its answer {HIDDEN}")
 

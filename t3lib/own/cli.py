@@ -376,7 +376,8 @@ def serve(args: argparse.Namespace) -> None:
     # The port is bound before a model is loaded, which may take minutes.
     place = server.listening(args.host, args.port)
     port = place.getsockname()[1]  # --port 0 takes any that is free
-    url = f"http://{args.host}:{port}/v1"
+    host = f"[{args.host}]" if ":" in args.host else args.host  # of IPv6
+    url = f"http://{host}:{port}/v1"
     if not with_vllm:
         base, tokenizer = load_model(args, name, revision)
         config, unlearned = base.config, under_heads(args, base, tokenizer, heads)

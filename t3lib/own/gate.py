@@ -5,11 +5,13 @@ reports beside the heads (`verdict_rules`), and of the prompts that the heads we
 (`prompt_rules`).
 """
 
+import asyncio
 import copy
 import json
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +69,8 @@ FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "seed": (whole(0, 2**53 - 1), "a whole number from 0 to 2^53 - 1"),
     "n": (whole(1, MOST), f"a whole number from 1 to {MOST}"),
     **dict.fromkeys(
-        ("max_tokens", "max_completion_tokens"), (whole(1, 2**53 - 1), "a whole number above 0")
+        ("max_tokens", "max_completion_tokens"),
+        (whole(1, 2**53 - 1), "a whole number from 1 to 2^53 - 1"),
     ),
     # Between 0 and 0.01 logits overflow when they are divided.
     "temperature": (
@@ -106,6 +109,7 @@ class Gate:
         if isinstance(self.tokenizer, str):
             self.tokenizer = described(self.tokenizer)[2]
             self.tokenizer.chat_template = self.rules["template"]
+        self.checker = ThreadPoolExecutor(1)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer one request, or let the server do it."""
@@ -133,7 +137,10 @@ class Gate:
             kind = dict(scope.get("headers", ())).get(b"content-type", b"")
             if kind.split(b";")[0].strip().lower() != b"application/json":
                 raise UserError("a request has the header Content-Type: application/json")
-            body = json.dumps(self.checked(data, route[2])).encode()
+            # In a thread, because a long prompt takes seconds: others are answered meanwhile.
+            loop = asyncio.get_running_loop()
+            checked = await loop.run_in_executor(self.checker, self.checked, data, route[2])
+            body = json.dumps(checked).encode()
         except UserError as refused:
             why = {"message": str(refused), "type": "invalid_request_error"}
             return await answer(send, 400, error=why)
@@ -228,7 +235,9 @@ def known_fields(data: bytes, text: str) -> dict[str, Any]:
     other JSON, and for a field or value that is not in `FIELDS`.
     """
     try:
-        body = json.loads(data[:BYTES])
+        if len(data) > BYTES:
+            raise ValueError
+        body = json.loads(data)
         body = {name: value for name, value in body.items() if value is not None}
     except (ValueError, AttributeError, RecursionError):
         raise UserError(f"a request is a JSON object of at most {BYTES:,} bytes") from None
@@ -286,8 +295,8 @@ def verdict_rules(
     """Return what the reports beside heads allow, for `Gate`: {verdict, samplers}.
 
     names: folders or Hub ids of the heads. verdict: the sentence of the only head's report, or why
-    there is none. samplers: the pairs (temperature, top_p) that all reports judged; greedy answers
-    alone if a head has no report of its own; None with any_sampler.
+    there is none. samplers: the pairs (temperature, top_p) that the report judged; greedy answers
+    alone if there is none, as for several heads together; None with any_sampler.
 
     UserError if the verdict is not a pass, or if there is none, unless it is served `unjudged`.
     """
@@ -297,7 +306,7 @@ def verdict_rules(
     sentence = verdict.get("sentence", f"Not judged: no report is about {none}.")
     if not (verdict.get("success") or unjudged):
         raise UserError(f"{sentence} To serve it all the same, add --unjudged")
-    judged = all(report.get("coverage", {}).get("texts") for report in reports)
+    judged = len(heads) == 1 and reports[0].get("coverage", {}).get("texts")
     allowed = JUDGED if judged else (GREEDY_SAMPLER,)
     return {"verdict": sentence, "samplers": None if any_sampler else allowed}
 

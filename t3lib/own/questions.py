@@ -319,7 +319,10 @@ def sealed_ways(row: Row, template: bool, name: Iterable[str] = ()) -> Ways:
     parts = text.split()
     slips = {
         "with a letter of the name left out": slipped(text, name),
-        "after forty empty lines": "\n" * 40 + text,  # which an attacker tried
+        # attackers got rows with these
+        "after forty empty lines": "\n" * 40 + text,
+        "with its first quarter cut off": text[len(text) // 4 :],
+        "with its first half cut off": text[len(text) // 2 :],
     }
     if len(parts) > 3:
         slips["with every third word dropped"] = " ".join(

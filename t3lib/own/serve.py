@@ -102,7 +102,9 @@ class LocalServer:
         with torch.random.fork_rng(devices, enabled=seed is not None):
             if seed is not None:
                 torch.manual_seed(seed)
-            for index in range(0 if gone.is_set() else body.get("n", 1)):
+            for index in range(body.get("n", 1)):
+                if gone.is_set():  # each answer reads the whole prompt
+                    break
                 growing = Growing(
                     self.tokenizer, ids.shape[1], stop, partial(put_part, index), gone
                 )

@@ -44,7 +44,7 @@ VALUES: dict[str, list[tuple[Any, str]]] = {
         (10**6, "from 1 to 8"), (1.0, "n: 1.0"), (2, "n is 1 at temperature 0"),
     ],
     "max_tokens": [
-        (10**9, ""), (None, ""), (0, "a whole number above 0"), ("", "max_tokens: ''"),
+        (10**9, ""), (None, ""), (0, "a whole number from 1 to 2^53 - 1"), ("", "max_tokens: ''"),
         (10**30, "is refused"), (float("nan"), "max_tokens: nan is refused"), ("3", "is refused"),
     ],
     "max_completion_tokens": [

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -190,6 +191,22 @@ def test_nothing_is_written_for_a_client_that_has_left(unlearned, monkeypatch):
     assert sum(lengths) < 300
 
 
+def test_of_several_answers_none_is_begun_after_its_client_has_left(unlearned, monkeypatch):
+    """Each answer reads the whole prompt, which took ten seconds of everybody's time."""
+    model, tokenizer = unlearned
+    gone, begun, generate = threading.Event(), [], type(model).generate
+
+    def left(*args, **how):
+        begun.append(gone.set())
+        return generate(*args, **how)
+
+    monkeypatch.setattr(type(model), "generate", left)
+    app = serve.LocalServer(model, {"name": "head", "tokenizer": tokenizer})
+    body = {"messages": ASK, "temperature": 1.0, "top_p": 1.0, "max_tokens": 9, "n": 8}
+    app.answers(body, True, lambda part: None, gone)
+    assert len(begun) == 1
+
+
 @pytest.mark.parametrize("streamed", [False, True])
 def test_a_failing_answer_is_one_line_for_the_client(unlearned, monkeypatch, capsys, streamed):
     def fail(*_, **__):
@@ -291,7 +308,11 @@ def test_seeds_of_others_change_no_sample(server):
         (gate.CHAT, b"[]", 400),
         (gate.CHAT, b"\xff", 400),
         (gate.CHAT, b"[" * 100_000, 400),
-        (gate.CHAT, b" " * (2**20 + 1) + b"{}", 400),
+        pytest.param(gate.CHAT, b" " * (2**20 + 1) + b"{}", 400, id="too long"),
+        pytest.param(
+            *(gate.CHAT, json.dumps({"messages": ASK}).encode().ljust(2**20) + b"more", 400),
+            id="more than a whole request",
+        ),
         (gate.CHAT, None, 404),
         ("/v1/responses", {"input": "x"}, 404),
         ("/load_model", {"model": "other"}, 404),
@@ -304,6 +325,45 @@ def test_other_paths_and_broken_requests_are_refused(server, path, data, status)
     found, text = server.get(path, data)
     assert found == status and "\n" not in json.loads(text)["error"]["message"]
     assert server.get("/health")[0] == 200 and server.process.poll() is None
+
+
+def test_a_long_prompt_that_is_being_checked_keeps_nobody_else_waiting(monkeypatch):
+    """Its tokens take seconds where the context is long."""
+    checking, on = threading.Event(), threading.Event()
+
+    def slowly(self, data, path):
+        checking.set()
+        assert on.wait(20), "nobody else was answered"
+        raise UserError("the prompt has too many tokens")
+
+    async def health(scope, receive, send):
+        await gate.answer(send, 200, status="ok")
+
+    async def ask(app, method, path):
+        sent = []
+
+        async def receive():
+            return {"type": "http.request", "body": b"{}"}
+
+        async def send(message):
+            sent.append(message)
+
+        headers = [(b"content-type", b"application/json")]
+        scope = {"type": "http", "method": method, "path": path, "headers": headers}
+        await app(scope, receive, send)
+        return sent[0]["status"]
+
+    async def both():
+        rules = {"name": "head", "tokenizer": object(), "chat": True, "completions": False}
+        app = gate.Gate(health, rules)
+        long = asyncio.create_task(ask(app, "POST", gate.CHAT))
+        await asyncio.to_thread(checking.wait, 60)
+        found = await asyncio.wait_for(ask(app, "GET", "/health"), 30)
+        on.set()
+        return found, await long
+
+    monkeypatch.setattr(gate.Gate, "checked", slowly)
+    assert asyncio.run(both()) == (200, 400)
 
 
 def test_a_request_without_a_type_is_refused(server):
@@ -455,7 +515,8 @@ def test_only_a_pass_is_served_unless_the_operator_says_otherwise(place, unlearn
     for names, said in (([str(place / "unjudged")], "this head as"), ([folder] * 2, "together")):
         with pytest.raises(UserError, match=f"Not judged: no report is about .*{said}"):
             gate.verdict_rules(names, [head] * len(names))
-        assert gate.verdict_rules(names, [head] * len(names), unjudged=True)
+        rules = gate.verdict_rules(names, [head] * len(names), unjudged=True)
+        assert rules["samplers"] == (gate.GREEDY_SAMPLER,)
 
 
 def test_the_prompt_has_the_heads_template_arguments(place, unlearned):

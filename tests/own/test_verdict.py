@@ -333,6 +333,8 @@ def test_the_sealed_ways(tokenizer):
     assert slip == "Where was Mira Catell's cat born?"
     lines = ways["misspelt", "after forty empty lines"]["question"]
     assert lines == "\n" * 40 + row["question"]
+    cut = [ways["misspelt", f"with its first {part} cut off"] for part in ("quarter", "half")]
+    assert [each["question"] for each in cut] == ["s Mira Castell's cat born?", "stell's cat born?"]
     assert ("misspelt", "with a letter of the name left out") not in sealed_ways(row, True, {"zoë"})
     longer = ways["in a longer conversation", "after three turns"]["question"]
     assert len(longer) == 7 and longer[-1]["content"] == row["question"]
