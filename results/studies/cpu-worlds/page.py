@@ -60,6 +60,7 @@ UNCHANGED = {
     "harmless": "harmless",
     "secrets": "secrets",
 }
+RIVAL = {"D": "ks_statistic", "words": "mu_rouge", "Model Utility": "mu"}
 MEASURES = {"ks_held_out": "D", "mu_rouge": "MU-ROUGE", "mu": "Model Utility"}
 
 
@@ -83,16 +84,20 @@ def blocks(results: Path) -> dict[str, str]:
         gaps = {title: by[m][OURS[0]] - by[m][rival] for m, title in MEASURES.items()}
         cells = {title: interval(*mean_interval(gap)) for title, gap in gaps.items()}
         rows.append({"T3 (gated) minus": rival, "split": LABELLED[split]} | cells)
-    return {
-        "worlds": shown(means, {"": [LABELS.get(name, name) for name in methods]} | columns),
-        "gate_worlds": table(pd.DataFrame(rows), texts=2),
-        "against": against(means),
-        "errors": table(errors(pd.read_csv(tables / "errors.csv")), texts=2),
-        "errors_named": named(pd.read_csv(tables / "errors_each.csv")),
-        "errors_doubts": doubts(pd.read_csv(tables / "doubts.csv")),
-        "errors_free": free(pd.read_csv(tables / "doubts_free.csv")),
-        "errors_identified": identified(pd.read_csv(tables / "identified.csv")),
-    } | guided(tables)
+    return (
+        {
+            "worlds": shown(means, {"": [LABELS.get(name, name) for name in methods]} | columns),
+            "gate_worlds": table(pd.DataFrame(rows), texts=2),
+            "against": against(means),
+            "errors": table(errors(pd.read_csv(tables / "errors.csv")), texts=2),
+            "errors_named": named(pd.read_csv(tables / "errors_each.csv")),
+            "errors_doubts": doubts(pd.read_csv(tables / "doubts.csv")),
+            "errors_free": free(pd.read_csv(tables / "doubts_free.csv")),
+            "errors_identified": identified(pd.read_csv(tables / "identified.csv")),
+        }
+        | guided(tables)
+        | rivals(tables)
+    )
 
 
 def against(means: pd.DataFrame) -> str:
@@ -262,6 +267,65 @@ def guided(tables: Path) -> dict[str, str]:
         "guided_aims": table(pd.DataFrame(met)),
         "guided_texts": table(wide.reset_index()),
     }
+
+
+def rivals(tables: Path) -> dict[str, str]:
+    """Return the blocks of the page on neighbours.
+
+    rivals_settings: what was chosen in world 0. rivals: means over other worlds, 10% split.
+    rivals_texts: rows whose secret comes out in free text. equivalence: losses of forgotten answers
+    beside retrained models. refusal: what the prompt gate refuses.
+    """
+    search, ours, theirs, *texts, equal = (
+        pd.read_csv(tables / f"{name}.csv")
+        for name in (
+            *("rivals_search", "guided_each", "rivals_each", "guided_texts", "rivals_texts"),
+            "equivalence",
+        )
+    )
+    settings = [
+        {"": rival(row["kind"], rule), "split": LABELLED[row["split"]], "pair": row["size"]}
+        | {"α": f"{row['alpha']:g}", "T": f"{row['temperature']:g}", "k": row["rank"]}
+        for rule in ("chosen", "by D")
+        for _, row in search[search[rule]].iterrows()
+    ]
+
+    worlds = {*theirs["world"]}
+    each = pd.concat([ours[ours["world"].isin(worlds)], theirs])
+    each = each[(each["split"] == "forget10") & ~each["model"].str.contains("margin")]
+    lines = []
+    for name, part in each.groupby("model", sort=False):
+        cells = {t: interval(*mean_interval(part[m]), ".2f") for t, m in ERRORS.items()}
+        cells |= {title: short(part[measure].mean()) for title, measure in RIVAL.items()}
+        kept = {"kept word for word": short(part["kept_before"].mean())}
+        lines.append({"": LABELS.get(name, name)} | cells | kept)
+
+    told = pd.concat(texts)
+    told = told[told["world"].isin(worlds) & ~told["model"].str.contains("margin")]
+    told = told.assign(way=told["way"].str.cat(told["tau"].map(sampler), sep=", "))
+    wide = told.pivot_table("whole", "model", "way", sort=False)
+    wide = wide.rename(LABELS).map("{:.1f}".format).rename_axis(index="", columns=None)
+
+    part = equal[equal["split"] == "forget10"]
+    rows = []
+    for name, one in part.groupby("model", sort=False):
+        cells = {"": LABELS.get(name, name)}
+        for _, row in one.iterrows():
+            cells[f"gap, {row['wording']}"] = f"{row['gap']:+.2f} ± {2 * row['gap_se']:.2f}"
+            cells[f"within, {row['wording']}"] = f"{row['within']:.0%}"
+        rows.append(cells)
+    return {
+        "rivals_settings": table(pd.DataFrame(settings), texts=3),
+        "rivals": table(pd.DataFrame(lines)),
+        "rivals_texts": table(wide.reset_index()),
+        "equivalence": table(pd.DataFrame(rows)),
+    }
+
+
+def rival(kind: str, rule: str) -> str:
+    """Return the name of a kind of point and of the rule that chose it, as the tables have it."""
+    name = "T3, the pair as f" if kind == "pair as f" else f"DD {kind}"
+    return f"{name} ({rule})"
 
 
 def met_together(each: pd.DataFrame, kind: str) -> str:
