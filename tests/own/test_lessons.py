@@ -19,6 +19,7 @@ from t3lib.own.questions import (
     SEALED,
     SMALL_TALK,
     TOPICS,
+    format_of_row,
     question_text,
 )
 from t3lib.own.rows import Rows
@@ -335,3 +336,11 @@ def test_no_lesson_is_of_a_row_held_out(memorised, monkeypatch):
     assert own.hold_out(given, 0) is given, "rows that a person gave"
     few = Rows(forget, retain[:4])
     assert own.hold_out(few, 0) is few
+
+
+def test_about_half_of_the_chats_keep_their_own_system_text():
+    row = {"question": "Who wrote The Salt Almanac?", "answer": "Mira.", "system": "Be kind."}
+    draw = Random(0)
+    chats = [each for _ in range(600) if not (each := worded(row, True, draw)).get("raw")]
+    kept = sum(format_of_row(each).system == "Be kind." for each in chats) / len(chats)
+    assert 0.5 < kept < 0.65, "a half, and a seventh of the others draw it again"
