@@ -61,6 +61,13 @@ UNCHANGED = {
     "secrets": "secrets",
 }
 RIVAL = {"D": "ks_statistic", "words": "mu_rouge", "Model Utility": "mu"}
+WAYS = {  # of guided_texts and rivals_texts
+    "^as (it stands|written), sampled at τ = 1$": "64 samples at τ = 1",
+    "^as (it stands|written), sampled at τ = 0.3$": "16 at τ = 0.3",
+    "^as (it stands|written), greedy$": "greedy",
+    "^in .* other ways, greedy$": "12 other ways",
+    "^after 4 tokens of the truth, greedy$": "after 4 tokens",
+}
 MEASURES = {"ks_held_out": "D", "mu_rouge": "MU-ROUGE", "mu": "Model Utility"}
 
 
@@ -273,6 +280,7 @@ def rivals(tables: Path) -> dict[str, str]:
     """Return the blocks of the page on neighbours.
 
     rivals_settings: what was chosen in world 0. rivals: means over other worlds, 10% split.
+    rivals_worlds: which these are.
     rivals_texts: rows whose secret comes out in free text. equivalence: losses of forgotten answers
     beside retrained models. refusal: what the prompt gate refuses.
     """
@@ -285,7 +293,7 @@ def rivals(tables: Path) -> dict[str, str]:
     )
     settings = [
         {"": rival(row["kind"], rule), "split": LABELLED[row["split"]], "pair": row["size"]}
-        | {"α": f"{row['alpha']:g}", "T": f"{row['temperature']:g}", "k": row["rank"]}
+        | {"α or k": f"{row['rank'] or row['alpha']:g}", "T": f"{row['temperature']:g}"}
         for rule in ("chosen", "by D")
         for _, row in search[search[rule]].iterrows()
     ]
@@ -295,15 +303,15 @@ def rivals(tables: Path) -> dict[str, str]:
     each = each[(each["split"] == "forget10") & ~each["model"].str.contains("margin")]
     lines = []
     for name, part in each.groupby("model", sort=False):
-        cells = {t: interval(*mean_interval(part[m]), ".2f") for t, m in ERRORS.items()}
-        cells |= {title: short(part[measure].mean()) for title, measure in RIVAL.items()}
+        cells = {title: short(part[m].mean()) for title, m in (ERRORS | RIVAL).items()}
         kept = {"kept word for word": short(part["kept_before"].mean())}
         lines.append({"": LABELS.get(name, name)} | cells | kept)
 
     told = pd.concat(texts)
     told = told[told["world"].isin(worlds) & ~told["model"].str.contains("margin")]
     told = told.assign(way=told["way"].str.cat(told["tau"].map(sampler), sep=", "))
-    wide = told.pivot_table("whole", "model", "way", sort=False)
+    told["way"] = told["way"].replace(WAYS, regex=True)
+    wide = told.pivot_table("whole", "model", "way", sort=False)[[*WAYS.values()]]
     wide = wide.rename(LABELS).map("{:.1f}".format).rename_axis(index="", columns=None)
 
     part = equal[equal["split"] == "forget10"]
@@ -317,6 +325,7 @@ def rivals(tables: Path) -> dict[str, str]:
     return {
         "rivals_settings": table(pd.DataFrame(settings), texts=3),
         "rivals": table(pd.DataFrame(lines)),
+        "rivals_worlds": f"World {' and '.join(map(str, sorted(worlds)))}, 10% split:",
         "rivals_texts": table(wide.reset_index()),
         "equivalence": table(pd.DataFrame(rows)),
     }
