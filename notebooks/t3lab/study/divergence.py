@@ -44,9 +44,9 @@ class Pair(PreTrainedModel, GenerationMixin):
         self.r, self.q, self.layers = r, q, layers
 
     def _check_and_adjust_attn_implementation(
-        self, implementation: Any, *args: Any, **_: Any
+        self, attn_implementation: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        return implementation  # both models have checked theirs
+        return attn_implementation  # both models have checked theirs
 
     def get_decoder(self) -> Any:
         """Return r's decoder."""
