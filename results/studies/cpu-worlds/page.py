@@ -65,7 +65,7 @@ WAYS = {  # of guided_texts and rivals_texts
     "^as (it stands|written), sampled at τ = 1$": "64 samples at τ = 1",
     "^as (it stands|written), sampled at τ = 0.3$": "16 at τ = 0.3",
     "^as (it stands|written), greedy$": "greedy",
-    "^in .* other ways, greedy$": "12 other ways",
+    "^in .* other ways, greedy$": "other ways",
     "^after 4 tokens of the truth, greedy$": "after 4 tokens",
 }
 MEASURES = {"ks_held_out": "D", "mu_rouge": "MU-ROUGE", "mu": "Model Utility"}
@@ -325,7 +325,7 @@ def rivals(tables: Path) -> dict[str, str]:
     return {
         "rivals_settings": table(pd.DataFrame(settings), texts=3),
         "rivals": table(pd.DataFrame(lines)),
-        "rivals_worlds": f"World {' and '.join(map(str, sorted(worlds)))}, 10% split:",
+        "rivals_worlds": f"Worlds {', '.join(map(str, sorted(worlds)))}; 10% split:",
         "rivals_texts": table(wide.reset_index()),
         "equivalence": table(pd.DataFrame(rows)),
     }
