@@ -2,10 +2,10 @@
 
 Ways are dealt into three lists: those that heads are fitted on (`FITTING`), those by which T and w
 are chosen (`CHOOSING`), and sealed ones, which only the verdict asks (`SEALED`). They share no
-words but those of a row. Sealed ways alone leave out a letter or a word, double a word, or begin
-with many empty lines, and they alone sample at their τ. Each way belongs to a kind of asking, such
-as "reworded". The verdict asks in all kinds of the last two lists, with about as many texts in
-each.
+words but those of a row. Sealed ways alone leave out a letter, a word or the beginning, double a
+word, or begin with many empty lines, and they alone sample at their τ. Each way belongs to a kind
+of asking, such as "reworded". The verdict asks in all kinds of the last two lists, with about as
+many texts in each.
 
 A row with the field `bare` is asked without the token that begins a text (BOS); the word means
 nothing else here. The functions turn rows into rows or token ids and call no model.

@@ -32,10 +32,8 @@ class Pair(PreTrainedModel, GenerationMixin):
 
     def __init__(self, r: PreTrainedModel, q: PreTrainedModel) -> None:
         config = copy.deepcopy(r.config)
-        if (config.vocab_size, layers := config.num_hidden_layers) != (
-            q.config.vocab_size,
-            q.config.num_hidden_layers,
-        ):
+        layers, other = config.num_hidden_layers, q.config
+        if (config.vocab_size, layers) != (other.vocab_size, other.num_hidden_layers):
             raise UserError("the two small models must have the same shape and vocabulary")
         config.num_hidden_layers = 2 * layers
         if getattr(config, "layer_types", None):
