@@ -319,7 +319,7 @@ def sealed_ways(row: Row, template: bool, name: Iterable[str] = ()) -> Ways:
     parts = text.split()
     slips = {
         "with a letter of the name left out": slipped(text, name),
-        # attackers got rows with these
+        # Attackers got rows with the next three.
         "after forty empty lines": "\n" * 40 + text,
         "with its first quarter cut off": text[len(text) // 4 :],
         "with its first half cut off": text[len(text) // 2 :],

@@ -1,5 +1,6 @@
 """The scripts beside the committed results run in their tiny form, so that they stay alive."""
 
+import copy
 import json
 import re
 import runpy
@@ -17,7 +18,9 @@ from t3lab.script import made as record
 from t3lab.theory.experiments import fit_trials
 from t3lib.classifier.head import T3Head
 from t3lib.core.errors import UserError
+from t3lib.core.rows import encode_rows
 from t3lib.theory.mixture import GaussianMixture
+from t3lib.tofu.likelihood import answer_losses
 
 RESULTS = ROOT / "results"
 STORIES = ("known by itself", "taught by heart")
@@ -142,6 +145,79 @@ def test_the_tables_of_guided_labels_are_made_from_its_committed_runs():
     made["check_edges"](search)
     assert made["missed"](each) == each["missed"].fillna("").tolist()
     pd.testing.assert_frame_equal(made["means"](each), table, check_dtype=False)
+
+
+@pytest.fixture
+def cpu_worlds(monkeypatch):
+    """A function that returns the names of a script in results/studies/cpu-worlds."""
+    folder = RESULTS / "studies" / "cpu-worlds"
+    monkeypatch.syspath_prepend(str(folder))
+    return lambda name: runpy.run_path(str(folder / name))
+
+
+def test_the_points_of_rivals_are_chosen_from_its_committed_search(cpu_worlds):
+    made = cpu_worlds("rivals.py")
+    search = committed("studies/cpu-worlds/rivals.py", "rivals_search")
+    pd.testing.assert_frame_equal(made["chosen"](search), search)
+    made["check_edges"](search)
+    hotter = search.assign(alpha=search["alpha"].where(~search["chosen"], max(made["ALPHAS"])))
+    with pytest.raises(UserError, match="alpha 12: grow it"):
+        made["check_edges"](hotter)
+
+
+def test_the_fixed_penalty_has_the_mean_loss_of_its_reference(opened, cpu_worlds):
+    """And on all other tokens the logits of the base."""
+    made, read = cpu_worlds("rivals.py"), cpu_worlds("guided.py")["reading"](opened)
+    reference = copy.deepcopy(opened.base)
+    with torch.no_grad():
+        reference.get_output_embeddings().weight.mul_(0.9)
+    model = made["penalised"](opened, reference)
+    answers = encode_rows(opened.tokenizer, opened.forget)
+    loss = [answer_losses(m, answers, read).mean() for m in (opened.base, reference, model)]
+    assert loss[1] > loss[0] + 0.01
+    assert loss[2] == pytest.approx(loss[1], abs=1e-4)
+    bias = model.get_output_embeddings().bias
+    ids = torch.tensor([answers[0].ids])
+    with torch.no_grad():
+        away = model(ids).logits - opened.base(ids).logits
+    torch.testing.assert_close(away, bias.expand(away.shape), atol=1e-4, rtol=0)
+    assert len(bias.unique()) == 2 and bias.max() == 0
+
+
+def test_losses_are_compared_with_the_spread_of_the_references_in_a_row(cpu_worlds):
+    compared = cpu_worlds("equivalence.py")["compared"]
+    references = np.array([[1.0, 2.0, 3.0, 4.0], [2.0, 3.0, 4.0, 5.0], [3.0, 4.0, 5.0, 6.0]])
+    near = compared(np.array([2.1, 2.9, 4.1, 4.9]), references)
+    assert near["spread"] == pytest.approx(1) and near["within"] == 1
+    assert near["gap"] == pytest.approx(0) and near["p_tost"] < 0.01
+    far = compared(np.array([5.0, 3.0, 5.5, 8.0]), references)
+    assert far["gap"] == pytest.approx(1.875) and far["within"] == 0.5 and far["p_tost"] > 0.5
+
+
+def test_a_prompt_gate_refuses_what_is_near_a_listed_question():
+    """An encoder by words: a question without the words of a listed one is far from it."""
+    measured = runpy.run_path(str(RESULTS / "studies/refusal/make.py"))["measured"]
+
+    def encoder(texts):
+        sets = [{*text.lower().replace("?", "").split()} for text in texts]
+        words = "who where is ada bob cas dan eve fay born lives rome oslo".split()
+        found = np.array([[word in each for word in words] for each in sets], float)
+        return found / np.linalg.norm(found, axis=1, keepdims=True).clip(1e-9)
+
+    forget = [
+        {
+            "question": "Where is Ada born?",
+            "answer": "-",
+            "paraphrased_question": "Ada born where?",
+        },
+        {"question": "Where is Bob born?", "answer": "-", "paraphrased_question": "Oslo lives"},
+    ]
+    keep = [{"question": f"Who is {name}?", "answer": "-"} for name in ("Cas", "Dan", "Eve", "Fay")]
+    rows = {row["kind"]: row for row in measured(encoder, forget, keep, ["Rome lives"])}
+    assert rows["as listed"]["refused"] == rows["choosing"]["refused"] == 1
+    assert rows["in other words"]["refused"] == 0.5
+    assert rows["same people"]["refused"] == 1, "the two listed ones are near each other"
+    assert rows["to keep"]["refused"] == rows["unrelated"]["refused"] == 0
 
 
 SETTINGS = ["labels", "lr", "temperature", "leak", "retain_error", "total_variation"]

@@ -335,16 +335,25 @@ def position_errors(names: Sequence[str], logp: Tensor, wanted: Tensor, target: 
 
 def chosen(search: pd.DataFrame) -> pd.DataFrame:
     """Add a column for each of `RULES`, which is true for the settings that it chooses."""
-    floor = search[search["labels"] == "Retrained"].set_index("split").loc[search["split"]]
-    found = search.assign(price=search["retain_error"].round(3))
+    found = search.copy()
     for rule, margin in RULES.items():
-        limit = (floor["leak"] + margin * floor["leak_se"]).to_numpy()
-        ranked = found.assign(large=np.where(search["leak"] <= limit, 0, search["leak"]))
-        ranked = ranked[search["labels"] != "Retrained"]
-        ranked = ranked.sort_values(["large", "price", "total_variation"])
-        best = ranked.drop_duplicates(["split", "labels"]).index
-        found[rule] = search.index.isin(best)
+        found[rule] = search.index.isin(best_of(search, "labels", margin))
     return found[SEARCH]
+
+
+def best_of(search: pd.DataFrame, kind: str, margin: float) -> pd.Index:
+    """Return the rows that the rule chooses, one for each split and each value of a column.
+
+    search: settings with their errors, and a row of Retrained for each split. kind: the column.
+    margin: by how many standard errors of Retrained's leak a leak may be larger.
+    """
+    floor = search[search[kind] == "Retrained"].set_index("split").loc[search["split"]]
+    limit = (floor["leak"] + margin * floor["leak_se"]).to_numpy()
+    large = np.where(search["leak"] <= limit, 0, search["leak"])
+    ranked = search.assign(large=large, price=search["retain_error"].round(3))
+    ranked = ranked[search[kind] != "Retrained"]
+    ranked = ranked.sort_values(["large", "price", "total_variation"])
+    return ranked.drop_duplicates(["split", kind]).index
 
 
 def check_edges(

@@ -282,7 +282,7 @@ def rivals(tables: Path) -> dict[str, str]:
     rivals_settings: what was chosen in world 0. rivals: means over other worlds, 10% split.
     rivals_worlds: which these are.
     rivals_texts: rows whose secret comes out in free text. equivalence: losses of forgotten answers
-    beside retrained models. refusal: what the prompt gate refuses.
+    beside retrained models.
     """
     search, ours, theirs, *texts, equal = (
         pd.read_csv(tables / f"{name}.csv")

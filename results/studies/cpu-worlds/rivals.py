@@ -39,6 +39,7 @@ import copy
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -146,7 +147,7 @@ def searched(profile: profiles.Profile, kinds: Mapping[str, list[dict[str, Any]]
 
         for name, size in SIZES.items():
             q, r = pair_of(profile, 0, split, size)
-            told = Told.of(study, judge, q, r)
+            told = Told(study, judge, q, r)
             for kind, points in kinds.items():
                 for point in progress_bar(points, desc=f"{split}, {name} pair, {kind}"):
                     whole = BASE_POINT | point
@@ -158,52 +159,31 @@ def searched(profile: profiles.Profile, kinds: Mapping[str, list[dict[str, Any]]
 class Told:
     """What the base, the pair and the judge say of given answers in world 0, for every point.
 
-    parts: for each set of answers the logits of p, log r - log q, log p of the judge (None where it
-    is not needed), the targets and the numbers of the answers, of all positions together.
+    parts: for each set of answers, all positions together: logits of p, log r - log q, log p of the
+    judge (None where it is not needed), target tokens, numbers of the answers.
     """
 
-    def __init__(self, study: Study, parts: dict[str, Any], answers: int) -> None:
-        self.study, self.parts, self.answers = study, parts, answers
-        scoring = guided.replace(study.scoring, generate=False)
-        rows = {"forget": study.evaluation_rows["forget"]}
-        [self.scores] = score(study.base, study.tokenizer, rows, scoring)
-
-    @classmethod
-    @torch.no_grad()
-    def of(cls, study: Study, judge: Any, q: Any, r: Any) -> "Told":
+    def __init__(self, study: Study, judge: Any, q: Any, r: Any) -> None:
         """Read all answers once with every model."""
-        rows = study.evaluation_rows
-        true = {name: encode_rows(study.tokenizer, rows[name]) for name in guided.SETS}
-        texts = [
-            [row["answer"], row["paraphrased_answer"], *row["perturbed_answer"]]
-            for row in rows["forget"]
-        ]
-        every = [
-            each
-            for row, several in zip(rows["forget"], texts)
-            for each in encode_answers(study.tokenizer, row["question"], several)
-        ]
-        parts = {}
+        rows, tokenizer = study.evaluation_rows, study.tokenizer
+        true = {name: encode_rows(tokenizer, rows[name]) for name in guided.SETS}
+        every = []  # of the truth ratio: the answer, its paraphrase, and wrong ones
+        for row in rows["forget"]:
+            texts = [row["answer"], row["paraphrased_answer"], *row["perturbed_answer"]]
+            every += encode_answers(tokenizer, row["question"], texts)
+        self.study, self.answers = study, len(every) // len(rows["forget"])
+
+        self.parts = {}
         for name, examples in (true | {"ratios": every}).items():
-            others = () if name == "ratios" else (judge,)
-            read = guided.reading(study)
-            each = [answer_positions(m, examples, read, ()) for m in (study.base, q, r, *others)]
-            logits, logq, logr, *wanted, target, example = (
-                torch.cat(column)
-                for column in zip(
-                    *(
-                        (
-                            at[0].logits,
-                            *(one.logits.log_softmax(-1) for one in at[1:]),
-                            at[0].target,
-                            at[0].example,
-                        )
-                        for at in zip(*each)
-                    )
-                )
-            )
-            parts[name] = logits, logr - logq, wanted[0] if wanted else None, target, example
-        return cls(study, parts, len(texts[0]))
+            logits, target, example = positions(study, study.base, examples)
+            logr, logq = (positions(study, m, examples)[0].log_softmax(-1) for m in (r, q))
+            wanted = None
+            if name != "ratios":
+                wanted = positions(study, judge, examples)[0].log_softmax(-1)
+            self.parts[name] = logits, logr - logq, wanted, target, example
+
+        scoring = replace(study.scoring, generate=False)
+        [self.scores] = score(study.base, tokenizer, {"forget": rows["forget"]}, scoring)
 
     @torch.no_grad()
     def at(self, point: Mapping[str, Any]) -> dict[str, float]:
@@ -228,21 +208,23 @@ class Told:
         return found | {"ks_statistic": report["ks_statistic"]}
 
 
+@torch.no_grad()
+def positions(study: Study, model: Any, examples: Any) -> tuple[Any, Any, Any]:
+    """Return logits (N, V), target tokens (N,) and numbers of the answers (N,) of all positions."""
+    found = [*answer_positions(model, examples, guided.reading(study), ())]
+    return tuple(  # type: ignore[return-value]
+        torch.cat([getattr(at, name) for at in found]) for name in ("logits", "target", "example")
+    )
+
+
 def chosen(search: pd.DataFrame) -> pd.DataFrame:
     """Add a column for each of `RULES`, which is true for the points that it chooses."""
-    floor = search[search["kind"] == "Retrained"].set_index("split").loc[search["split"]]
-    limit = (floor["leak"] + 2 * floor["leak_se"]).to_numpy()
-    large = np.where(search["leak"] <= limit, 0, search["leak"])
-    ranked = search.assign(large=large, price=search["retain_error"].round(3))
-    ranked = ranked[search["kind"] != "Retrained"]
-    found = search.copy()
-    for rule, order in {
-        "chosen": ["large", "price", "total_variation"],
-        "by D": ["ks_statistic", "retain_error"],
-    }.items():
-        best = ranked.sort_values(order).drop_duplicates(["split", "kind"]).index
-        found[rule] = search.index.isin(best)
-    return found[SEARCH]
+    points = search[search["kind"] != "Retrained"].sort_values(["ks_statistic", "retain_error"])
+    best = {
+        "chosen": guided.best_of(search, "kind", 2),
+        "by D": points.drop_duplicates(["split", "kind"]).index,
+    }
+    return search.assign(**{rule: search.index.isin(best[rule]) for rule in RULES})[SEARCH]
 
 
 def check_edges(search: pd.DataFrame) -> None:
@@ -299,9 +281,11 @@ def models(
 
 
 def penalised(study: Study, reference: Any) -> Any:
-    """Return a copy of the base with a constant off the logits of the answers' own tokens.
+    """Return the base as a model that forgets nothing and says some tokens less often.
 
-    reference: the model whose mean loss on the answers to forget it gets.
+    A constant is taken off the logits of tokens that answers to forget have at least `OFTEN` times
+    as often as answers to keep. reference: a model; the constant is such that the mean loss of the
+    answers to forget becomes that of this model.
     """
     forget, keep = (encode_rows(study.tokenizer, rows) for rows in (study.forget, study.retain))
     said = [

@@ -66,7 +66,7 @@ CAPTION = (
 
 
 def make(worlds: list[int], data: str | None, out: Path, tiny: bool) -> None:
-    """Measure the gate on every set of rows; write the table. tiny: two worlds' first rows."""
+    """Measure the gate on every set of rows; write the table. tiny: 20 rows of each kind."""
     began = time.process_time()
     results.check_clean(out)
     encoder = Encoder(fetched())
