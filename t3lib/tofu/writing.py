@@ -37,22 +37,14 @@ BATCH_TOKENS = 2**14
 # rows as for few. They hold BATCH_TOKENS tokens of Llama-3.1-8B in bfloat16.
 GPU_CACHE = 2**31
 
-# Tokens for which a copy of the cache has room, so that it is not copied again for each of them.
-ROOM = 16
-
 State = tuple[tuple[int, ...], tuple[int, ...]]  # tokens of a prompt, and of its answer so far
 Choose = Callable[[Tensor, Tensor | None, Tensor, Tensor], Tensor]  # see `write_texts`
 
 
-class Roomy(DynamicLayer):
-    """A cache layer with room for the tokens to come.
-
-    It is copied when rows are chosen or when the room is used up, in one copy, and not for every
-    token. `keys` and `values` are the used part of `whole`.
-    """
+class OneCopy(DynamicLayer):
+    """A cache layer that chooses rows and takes in the next token in one copy instead of two."""
 
     chosen: Tensor | None = None  # rows, chosen since the last token
-    whole: tuple[Tensor, Tensor] | None = None
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Remember the rows (n,) that are to be chosen when the next token comes."""
@@ -63,30 +55,21 @@ class Roomy(DynamicLayer):
     ) -> tuple[Tensor, Tensor]:
         """Return the keys and values of the chosen rows, those of the new tokens last."""
         rows, self.chosen = self.chosen, None
-        n = self.get_seq_length()
-        if not n:
+        if rows is None or not self.get_seq_length():
             return super().update(key_states, value_states, *args, **kwargs)
-
-        after = n + key_states.shape[-2]
-        new, old = (key_states, value_states), (self.keys, self.values)
-        if rows is not None or self.whole is None or after > self.whole[0].shape[-2]:
-            self.whole = (_with_room(old[0], rows, after), _with_room(old[1], rows, after))
-
-        for whole, part in zip(self.whole, new):
-            whole[..., n:after, :] = part
-        self.keys, self.values = (whole[..., :after, :] for whole in self.whole)
+        self.keys, self.values = (
+            _appended(old, rows, new)
+            for old, new in ((self.keys, key_states), (self.values, value_states))
+        )
         return self.keys, self.values
 
 
-def _with_room(old: Any, rows: Tensor | None, n: int) -> Tensor:
-    """Return a copy of `old`, or of its chosen rows, with n + `ROOM` places along dimension -2."""
-    count = len(old) if rows is None else len(rows)
-    whole = old.new_empty(count, *old.shape[1:-2], n + ROOM, old.shape[-1])
-    start = whole[..., : old.shape[-2], :]
-    if rows is None:
-        start.copy_(old)
-    else:
-        torch.index_select(old, 0, rows.to(old.device), out=start)
+def _appended(old: Any, rows: Tensor, new: Tensor) -> Tensor:
+    """Return the chosen rows of `old`, and `new` after them, along the last dimension but one."""
+    n = old.shape[-2]
+    whole = old.new_empty(*new.shape[:-2], n + new.shape[-2], new.shape[-1])
+    torch.index_select(old, 0, rows.to(old.device), out=whole[..., :n, :])
+    whole[..., n:, :] = new
     return whole
 
 
@@ -285,7 +268,7 @@ def _read_states(reader: Reader, states: Sequence[State], reading: Reading, more
 
     for layer in getattr(cache_of(output), "layers", ()):
         if type(layer) is DynamicLayer:  # other kinds move more than keys and values
-            layer.__class__ = Roomy
+            layer.__class__ = OneCopy
     return _Read(output, mask, position[:, -1:], sums)
 
 
