@@ -41,6 +41,7 @@ SEARCHED: dict[str, tuple[dict[str, Any], bool]] = {
     "T3 (neutral)": ({"untrained": "neutral"}, False),
     "T3 (gated, neutral)": ({"untrained": "neutral"}, True),
 }
+FEW = Sampling(samples=2, samplers=((0.5, 1.0),), further=2, rows=2)  # of --tiny
 DIAL = (0.0, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0)
 KNOWN = ("recognized_verbatim", "auc", "facts")  # measures of an audit
 MEANS = ["fq", *HELD_OUT, "mu", "mu_rouge", "retain_prob", "retain_rouge", "retain_tr"]
@@ -76,7 +77,7 @@ def make(out: Path, tiny: bool) -> None:
         retrained = seeds_of("Retrained", profile["seeds"])
         held_out = [*run_method(study, "Retrained", seeds=retrained, settings={})]
         for name, settings in chosen.items():
-            known, colder = audited(study, settings, 2 if tiny else 16)
+            known, colder = audited(study, settings, FEW if tiny else sampling())
             every = settings_of("T3", settings)
             row = {name: every[name] for name in ("lr", "temperature", "gate", "untrained")}
             row |= means(study, profile["seeds"], settings, held_out) | known
@@ -124,10 +125,14 @@ def means(
     return {"n_seeds": len(frame)} | frame[MEANS].mean().to_dict()
 
 
-def audited(study: Study, settings: Settings, samples: int) -> tuple[dict[str, Any], list[Any]]:
+def sampling() -> Sampling:
+    """Return what the audit samples: 16 answers at every sampler of the profile."""
+    samplers = profiles.load_profile("cpu")["notebooks"]["06_audit"]["sampling"]["samplers"]
+    return Sampling(samples=16, samplers=tuple(map(tuple, samplers)), further=16)
+
+
+def audited(study: Study, settings: Settings, how: Sampling) -> tuple[dict[str, Any], list[Any]]:
     """Audit seed 1: return measures, and the rows that leak at each sampler's temperature."""
-    samplers = tuple(profiles.load_profile("cpu")["notebooks"]["06_audit"]["sampling"]["samplers"])
-    how = Sampling(samples=samples, samplers=tuple(map(tuple, samplers)), further=samples)
     found = next(
         run
         for run in audit_method(study, "T3", seeds=[1], settings=settings, sampling=how)
@@ -137,7 +142,7 @@ def audited(study: Study, settings: Settings, samples: int) -> tuple[dict[str, A
     leaks = [
         {name: (whole | each)[name] for name in ("tau", "top_p", "rows_leaking", "rows")}
         for each in found["leak"]
-        if each["k"] == samples
+        if each["k"] == how.samples
     ]
     return {name: found["metrics"].get(name) for name in KNOWN}, leaks
 
