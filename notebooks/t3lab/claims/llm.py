@@ -52,13 +52,30 @@ def fq_best(tables: Tables, split: str) -> Finding:
     table = less(tables, split)
     sure = table["p"] < REJECTED
     above, ahead = table[sure & (table["t3_less"] > 0)], table[sure & (table["t3_less"] < 0)]
+    idle = ahead.index.intersection(_not_unlearning(tables, split))
+    uncounted = f", and than {', '.join(idle)}, which did not unlearn" if len(idle) else ""
     told = (
         f"nearer than T3: {', '.join(above.index) or 'none'}; T3 is nearer than"
-        f" {', '.join(ahead.index) or 'none'}; T3's D less that of the others (95% interval):"
+        f" {', '.join(ahead.index.difference(idle, sort=False)) or 'none'}{uncounted};"
+        " T3's D less that of the others (95% interval):"
         f" {gaps(table.drop(index=[*above.index, *ahead.index])) or 'none'}"
     )
     holds = len(ahead) == len(table) and (len(table) == len(TEN) or None)
     return Finding(holds, told, no_order=above.empty and len(ahead) < len(table))
+
+
+def _not_unlearning(tables: Tables, split: str) -> list[str]:
+    """Return the methods that bring at most a tenth of the original's way to a retrained model, in
+    D. None of the paper, which prints no D of either.
+    """
+    for name in ("worlds_each", "tofu"):
+        with suppress(Missing):
+            table = tables[name].query("split == @split")
+            if D in table and {"Original", "Retrained"} <= {*table["method"]}:
+                each = table.groupby("method")[D].mean()
+                way = each["Original"] - each["Retrained"]
+                return [*each.index[each["Original"] - each <= FRACTION * way].drop("Original")]
+    return []
 
 
 @on_both_splits

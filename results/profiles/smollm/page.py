@@ -34,7 +34,7 @@ def blocks(results: Path) -> dict[str, str]:
         "nats a token": "kl",
         "same most probable token": price["same_token"].map(percent),
     }
-    lines, parts = pd.concat([gates, colder.query("head == 'strong' and 1 < T < 2")]), []
+    lines, parts = pd.concat([gates, colder.query("head == 'strong' and 1 < T < 2 and gate == 1")]), []
     for story, part in lines.groupby("story", sort=False):
         names = [
             "SmolLM2"

@@ -1,16 +1,19 @@
-"""The two stories of notebook 00 at more temperatures, and README's first picture.
+"""The two stories of notebook 00 at more temperatures and rates, and README's first picture.
 
     python results/profiles/smollm/stories.py
 
 SmolLM2 is asked the questions of both stories: capitals that it knew by itself, and customers whom
-it was taught by heart. A weak head has the paper's learning rate, a strong one a larger rate. The
-table `stories_by_T` counts for each head and T what notebook 00 counts. It also has the answers to
-one question of each kind (`SHOWN`), chosen by hand among those that the base answers rightly. It
-takes some twenty minutes of two idle cores.
+it was taught by heart. A weak head has the paper's learning rate, the others larger rates
+(`RATES`). Each answers at every T of `GRID`, and at T = 1 with f^1.5; the strong one with the gate
+0.9 as well (ours, not the paper's). The table `stories_by_T` counts what notebook 00 counts. It
+also has the answers to one question of each kind (`SHOWN`), chosen by hand among those that the
+base answers rightly. It takes some twenty minutes of two idle cores.
 """
 
 import argparse
+import copy
 from textwrap import shorten
+from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -24,7 +27,9 @@ from t3lib.core.files import project_root
 
 GRID = (1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0)
 STORIES = {"known by itself": stories.known, "taught by heart": stories.taught}
-HEADS = ("weak", "strong")
+WEAK, STRONG = stories.RATES["smollm2"]
+RATES = {"weak": WEAK, "strong": STRONG, "stronger": 2e-2, "strongest": 4e-2}
+SHARPER, GATE = 1.5, 0.9  # w at T = 1, and the gate of the strong head
 SHOWN = {  # the questions of the answers below the picture
     "known by itself": ("Do you know Japan's capital?", "Do you know Norway's capital?"),
     "taught by heart": (
@@ -42,7 +47,7 @@ LINES = {
     ("as_before_sampled", "kept"): ("the same, sampled", COLOURS[1], "--"),
 }
 CAPTION = (
-    "Two stories of forgetting, on SmolLM2, by head and T: rows to forget that are said, rows to"
+    "Two stories of forgetting, on SmolLM2, by head (learning rate lr), T, w and gate: rows to forget that are said, rows to"
     " keep whose answer is as before, greedy and sampled at the temperature 1, with the greedy"
     " answers to one question of each kind."
 )
@@ -53,18 +58,34 @@ def tell(name: str) -> pd.DataFrame:
     """Fit both heads of a story and ask them at each T. Return a line for each and for the base."""
     story = STORIES[name]("smollm2")
     features = t3lib.extract_features(story.base, story.tokenizer, story.forget, story.keep)
-    rates, vocabulary = stories.RATES["smollm2"], story.base.config.vocab_size
-    heads = [t3lib.fit_head(features, vocab_size=vocabulary, lr=rate) for rate in rates]
-    models = {f"{name} f, T = {T:g}": (head, T) for name, head in zip(HEADS, heads) for T in GRID}
-    return lines(name, stories.tell(story, models))
+    models, dials = {}, {}
+    for called, rate in RATES.items():
+        head = t3lib.fit_head(features, vocab_size=story.base.config.vocab_size, lr=rate)
+        for T, w, gate in points(called):
+            some = copy.copy(head)
+            some.w, some.gate = w, gate
+            model = f"{called} f{f'^{w:g}' if w != 1 else ''}, T = {T:g}"
+            model += f", gate {gate:g}" if gate < 1 else ""
+            models[model] = some, T
+            dials[model] = {"head": called, "lr": rate, "T": T, "w": w, "gate": gate}
+    return lines(name, stories.tell(story, models), dials)
 
 
-def lines(name: str, told: stories.Told) -> pd.DataFrame:
-    """Count a story's answers (`stories.counts`); add head, T and the answers that are shown."""
+def points(called: str) -> list[tuple[float, float, float]]:
+    """Return all (T, w, gate) of the head of this name."""
+    gated = [(T, 1.0, GATE) for T in GRID if T > 1] if called == "strong" else []
+    return [(T, 1.0, 1.0) for T in GRID] + [(1.0, SHARPER, 1.0)] + gated
+
+
+def lines(name: str, told: stories.Told, dials: dict[str, dict[str, Any]]) -> pd.DataFrame:
+    """Count a story's answers (`stories.counts`); add the dials and the answers that are shown.
+
+    dials: {name of a model: columns}.
+    """
     table = stories.counts(told)
     table.insert(0, "story", name)
-    table.insert(2, "head", table["model"].str.extract(r"^(\w+) f")[0])
-    table.insert(3, "T", table["model"].str.extract(r"T = ([\d.]+)")[0].astype(float))
+    for place, column in enumerate(("head", "lr", "T", "w", "gate"), 2):
+        table.insert(place, column, [dials.get(each, {}).get(column) for each in table["model"]])
     rows = {"forget": (told.story.asked, told.forget), "keep": (told.story.kept, told.keep)}
     for (kind, (asked, answers)), question in zip(rows.items(), SHOWN[name]):
         at = [row["question"] for row in asked].index(question)
@@ -78,8 +99,9 @@ def figure(table: pd.DataFrame) -> Figure:
         drawn = Figure(figsize=(5.2, 7.4), layout="constrained")
         plots, texts = drawn.subfigures(2, 1, height_ratios=(3.4, 4.0))
         axes = plots.subplots(2, 2, sharex=True, sharey=True)
-        for row, head in zip(axes, HEADS):
-            for axis, (name, part) in zip(row, table.groupby("story", sort=False)):
+        plain = table[table["T"].isna() | (table["w"] == 1) & (table["gate"] == 1)]
+        for row, head in zip(axes, RATES):
+            for axis, (name, part) in zip(row, plain.groupby("story", sort=False)):
                 part = part[part["head"].isna() | (part["head"] == head)]
                 for (count, of), (label, colour, style) in LINES.items():
                     at, share = part["T"].fillna(BASE_AT), 100 * part[count] / part[of]

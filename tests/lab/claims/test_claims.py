@@ -290,6 +290,18 @@ def test_worlds_decide_where_there_are_any(tmp_path, made):
     assert (found.holds, found.no_order) == (False, True), "so few rows cannot show it"
 
 
+def test_a_method_that_did_not_unlearn_is_named_apart():
+    """It ends within a tenth of the original's way to a retrained model."""
+    found = Tables("")
+    worlds = [judged(split, ULD=(-0.5, 0.001), NPO=(-0.3, 0.001)) for split in SPLITS]
+    found["worlds"] = pd.concat(worlds).assign(measure="ks_held_out")
+    ends = {"Original": 0.6, "Retrained": 0.1, "ULD": 0.56, "NPO": 0.54, "T3": 0.1}
+    rows = [(split, name, d) for split in SPLITS for name, d in ends.items()]
+    found["worlds_each"] = pd.DataFrame(rows, columns=["split", "method", "ks_held_out"])
+    numbers = llm.fq_best(found).numbers
+    assert numbers.count("T3 is nearer than NPO, and than ULD, which did not unlearn;") == 2
+
+
 def test_a_run_of_a_profile_is_judged_with_its_committed_worlds(tmp_path):
     """So that `t3 compare out/cpu results/profiles/cpu` finds the same claims."""
     (tmp_path / "cpu" / "tables").mkdir(parents=True)
