@@ -12,7 +12,9 @@ from conftest import ROOT
 
 from t3lib import cli
 
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+README, WORKS = (
+    (ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "results/pages/works.md")
+)
 SKIPPED = {
     "pip": "fetches packages from the network; tests/test_wheel.py builds what it installs",
     ".": "changes the shell that types it",
@@ -25,6 +27,7 @@ PARSED = {  # t3 verbs whose lines are only parsed
     "tofu": "minutes; tests/lab/study runs it",
     "serve": "answers until Ctrl-C; tests/own/test_serve.py runs it",
 }
+SMOLLM2 = "smollm2"  # its lines are only parsed: a download, and a quarter of an hour
 
 
 def blocks(text):
@@ -71,7 +74,7 @@ def place(memorised, tmp_path_factory):
 
 
 def test_there_are_blocks_of_every_kind_and_each_is_known():
-    assert {language for language, _ in blocks(README)} == {"sh", "python", "math", "bibtex"}
+    assert {language for language, _ in blocks(README)} == {"sh", "python", "math"}
     assert {words[0] for words in COMMANDS} <= {"make", "t3", *SKIPPED}
     assert {words[1] for words in COMMANDS if words[0] == "t3"} >= {
         "unlearn",
@@ -91,7 +94,7 @@ def test_the_command_line_runs_as_typed(place, short_search, monkeypatch, capsys
     """What it finds is no part of this test: the fit is too short to forget anything."""
     monkeypatch.chdir(place)
     for words in COMMANDS:
-        if words[0] == "t3" and words[1] in PARSED:
+        if words[0] == "t3" and (words[1] in PARSED or SMOLLM2 in words):
             cli.parser().parse_args(words[1:])
         elif words[0] == "t3":
             # 3: the report says that something leaks or changed
@@ -118,13 +121,13 @@ def test_its_prose_fits_a_reader_of_ten_minutes_and_its_tables_a_phone():
     text = re.sub(hidden, "", text, flags=re.M | re.S)
     tables = [line for line in text.splitlines() if line.startswith("|")]
     prose = [line for line in text.splitlines() if not line.startswith("|")]
-    assert 600 < len(" ".join(prose).split()) <= 900
+    assert 600 < len(" ".join(prose).split()) <= 800
     assert tables and max(line.count("|") for line in tables) <= 4, "three columns"
     assert not [line for line in LINES if len(line) > 400]
 
 
 @pytest.mark.parametrize(
-    ("test", "file"), re.findall(r"\[`(test_\w+)`\]\((tests/[\w/]+\.py)\)", README)
+    ("test", "file"), re.findall(r"\[`(test_\w+)`\]\(../../(tests/[\w/]+\.py)\)", WORKS)
 )
-def test_the_tests_that_readme_names_are_there(test, file):
+def test_the_tests_that_show_where_t3_works_are_there(test, file):
     assert (ROOT / file).stem == test or f"def {test}(" in (ROOT / file).read_text(encoding="utf-8")

@@ -178,27 +178,33 @@ def of_ours(results: Path, split: str) -> pd.DataFrame:
 
 
 def scales(results: Path) -> str:
-    """Write D and the ROUGE-L of rows to keep of every method at every profile on the 10% split,
-    and the mean D in the other worlds on both splits.
+    """Write a table of D and one of the ROUGE-L of rows to keep, for every method at every profile
+    on the 10% split, and as means over the other worlds with half a 95% interval.
     """
     methods = [*METHODS, OWN_RATE, *OURS[:1]]
     names = [f"**{each}**" if each.startswith("T3") else LABELS.get(each, each) for each in methods]
-    columns = {"D · words kept": names}
-
-    for name in made(results):
-        scores = pd.read_csv(results / "profiles" / name / "tables" / "tofu.csv").query(
-            "split == 'forget10'"
-        )
-        ours = [of_ours(results, "forget10")] if name == "cpu" else []
-        scores = pd.concat([scores.set_index("method"), *ours]).reindex(methods)
-        pairs = scores[["ks_held_out", "retain_rouge"]].to_numpy()
-        columns[f"`{name}`"] = [f"{short(D)} · {short(n)}".strip(" ·") for D, n in pairs]
-
     worlds = pd.read_csv(results / "studies" / "cpu-worlds" / "tables" / "worlds.csv")
-    means = worlds[worlds["measure"] == "ks_held_out"].set_index(["split", "method"])["mean"]
-    for split, label in LABELLED.items():
-        columns[f"other worlds, {label}"] = means[split].reindex(methods).map(short).to_list()
-    return shown(worlds, columns)
+    worlds = worlds.set_index(["measure", "split", "method"]).sort_index()
+
+    tables = []
+    for measure, title in {"ks_held_out": "D", "retain_rouge": "words kept"}.items():
+        columns = {title: names}
+        for name in made(results):
+            scores = pd.read_csv(results / "profiles" / name / "tables" / "tofu.csv").query(
+                "split == 'forget10'"
+            )
+            ours = [of_ours(results, "forget10")] if name == "cpu" else []
+            scores = pd.concat([scores.set_index("method"), *ours]).reindex(methods)
+            columns[f"`{name}`"] = scores[measure].map(short).to_list()
+        for split, label in LABELLED.items():
+            if (measure, split) in worlds.index.droplevel("method"):
+                ends = worlds.loc[measure, split].reindex(methods)[["mean", "low", "high"]]
+                columns[f"other worlds, {label}"] = [
+                    "" if pd.isna(mean) else f"{mean:.2f} ± {(high - low) / 2:.2f}"
+                    for mean, low, high in ends.to_numpy()
+                ]
+        tables.append(table(pd.DataFrame(columns)))
+    return "\n\n".join(tables)
 
 
 def strengths(results: Path) -> str:

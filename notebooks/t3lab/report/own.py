@@ -10,11 +10,16 @@ from t3lab.report.details import table
 LEFT_ALONE = {"retain": "kept", "held_out_retain": "kept, held out", "other": "in neither file"}
 PRETRAINED = "smollm2-"  # how cases of results/studies/own with SmolLM2 begin
 PLACES = {"judge": ".0f", "judge_retrained": ".0f", "next_token": ".1f", "whole_answers": ".0f"}
+KINDS = {
+    "gpt2": "sentences",
+    "short": "short answers",
+    "customers": "phone numbers",
+    "builtin": "invented authors",
+}
 COUNTED_OWN = [
     "rows",
     "leaking",
     "leaking_before",
-    "control",
     "judge",
     "judge_retrained",
     "sealed",
@@ -25,23 +30,27 @@ COUNTED_OWN = [
 
 
 def summary(folder: Path) -> str:
-    """Write what came out for small models' own rows, in one sentence for each way of fitting.
+    """Write what came out for small models' own rows, in one line for each kind of rows.
 
     folder: with own.csv.
     """
-    sentences, groups = [], _own(folder, False).groupby("choice", sort=False)
-    for choice, part in groups:
-        sums, which = part[COUNTED_OWN].sum(), f" ({choice})" if len(groups) > 1 else ""
-        sentences.append(
-            f"Of {len(part)} small models that were taught their rows by heart{which},"
-            f" {(part['status'] == 'pass').sum()} pass; {sums['leaking']:.0f} rows still leak"
-            f" (before {sums['leaking_before']:.0f}, by guessing {sums['control']:.0f}; of models"
-            f" retrained without the rows {part['leaking_retrained'].astype(float).sum():.0f}, and"
-            f" {(part['status_retrained'] == 'pass').sum()} of these pass)."
-            f" {_kept(sums, 'held_out_retain')} answers to keep stay that no head was fitted on,"
-            f" and {_kept(sums, 'other')} in neither file."
+    found, lines = _own(folder, False).query("choice == 'new fit'"), []
+    for kind, title in KINDS.items():
+        part = found[found["model"] == kind]
+        sums, retrained = part[COUNTED_OWN].sum(), part["leaking_retrained"].astype(float).sum()
+        passes, of_retrained = (
+            (part[name] == "pass").sum() for name in ("status", "status_retrained")
         )
-    return "\n".join(sentences)
+        lines.append(
+            {
+                "rows, in three small models": f"{sums['rows']:.0f} {title}",
+                "pass (retrained)": f"{passes} ({of_retrained})",
+                "rows that leak (before; retrained)": f"{sums['leaking']:.0f}"
+                f" ({sums['leaking_before']:.0f}; {retrained:.0f})",
+                "kept, never fitted": _kept(sums, "held_out_retain"),
+            }
+        )
+    return table(pd.DataFrame(lines))
 
 
 def models(folder: Path, pretrained: bool = False) -> str:

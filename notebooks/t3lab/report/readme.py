@@ -15,6 +15,7 @@ from runpy import run_path
 import pandas as pd
 from matplotlib.figure import Figure
 
+from t3lab.names import NO_ORDER
 from t3lab.report import departures, details, own, plots, render
 from t3lab.report.details import LABELLED, LABELS, TITLES, interval, made, table
 from t3lab.report.tables import BOTH_DIALS, OURS, OWN_RATE, SHARE, leaders, with_means
@@ -24,6 +25,7 @@ from t3lib.core.errors import UserError
 from t3lib.core.files import atomic_write, project_root, read_json
 
 SPLIT = "forget10"
+CHANCE = "chance may explain it"  # what a page says for `NO_ORDER`
 MARK = re.compile(r"<!-- generated:(\S+) -->")  # the line before a block
 PAPER = "The paper, Llama 3.1 8B, TOFU's text"
 # Column of a table -> its head. The first two are over worlds.
@@ -96,7 +98,7 @@ def of_study(results: Path, study: str) -> dict[str, str]:
 
 
 def hides(results: Path) -> str:
-    """Write what T3 hides and what it does not, in four sentences about the split `SPLIT`.
+    """Write what T3 hides and what it does not, in five sentences about the split `SPLIT`.
 
     results: the folder of all results. Samples are those of seed 1.
     """
@@ -110,8 +112,15 @@ def hides(results: Path) -> str:
     kept = kept[(kept["split"] == SPLIT) & (kept["T"] == T)]
     sampled, of = kept[["retain_kept_sampled", "retain_rows"]].sum()
     shown = [each["recognized_verbatim"] for each in (t3, retrained, text, text_retrained)]
+    worlds = pd.read_csv(results / "studies" / "cpu-worlds" / "tables" / "worlds.csv")
+    facts = worlds[(worlds["measure"] == "facts") & (worlds["split"] == SPLIT)]
+    whole = facts.set_index("method")["mean"]
     return "\n".join(
         [
+            "- **Greedy answers hide the rows.** {:.0%} of them say a row's whole fact (retrained:"
+            " {:.0%}; before: {:.0%}), over seven worlds.".format(
+                *whole[["T3", "Retrained", "Original"]]
+            ),
             f"- **Samples hide the rows, and what to keep.** {hidden['k']:.0f} samples at τ = 1,"
             f" the sampler's temperature, give away {hidden['rows_leaking']:.0f} of"
             f" {hidden['rows']:.0f} rows (before: {before['rows_leaking']:.0f}). Of {of:.0f}"
@@ -241,10 +250,11 @@ def claims(results: Path) -> str:
     }
     rows = verdicts["cpu"].reindex(CLAIMS).dropna(subset=["claim"])
     columns = {"the paper says": rows["claim"], "where": rows["where"]}
-    columns["its own tables"] = rows["printed"].fillna("no score")
+    columns["its own tables"] = rows["printed"].fillna("no score").replace(NO_ORDER, CHANCE)
     for name, each in verdicts.items():
         said = each["verdict"].reindex([f"{claim}@here" for claim in rows.index])
-        columns[f"here: `{name}`"] = said.fillna("not run").set_axis(rows.index)
+        said = said.fillna("not run").replace(NO_ORDER, CHANCE)
+        columns[f"here: `{name}`"] = said.set_axis(rows.index)
     return table(pd.DataFrame(columns), texts=len(columns))
 
 

@@ -6,6 +6,7 @@ import pandas as pd
 
 from t3lab.report.details import LABELS, counted, percent, short, shown
 
+PLAIN = ("strong f, T = 1.25", "strong f, T = 1.5")  # without a gate, below T = 2
 GATED_TOFU = {
     "D": "D",
     "retain: prob.": "retain_prob",
@@ -34,7 +35,7 @@ def blocks(results: Path) -> dict[str, str]:
         "nats a token": "kl",
         "same most probable token": price["same_token"].map(percent),
     }
-    lines, parts = pd.concat([gates, colder.query("head == 'strong' and 1 < T < 2 and gate == 1")]), []
+    lines, parts = pd.concat([gates, colder[colder["model"].isin(PLAIN)]]), []
     for story, part in lines.groupby("story", sort=False):
         names = [
             "SmolLM2"

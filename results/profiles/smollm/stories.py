@@ -47,9 +47,9 @@ LINES = {
     ("as_before_sampled", "kept"): ("the same, sampled", COLOURS[1], "--"),
 }
 CAPTION = (
-    "Two stories of forgetting, on SmolLM2, by head (learning rate lr), T, w and gate: rows to forget that are said, rows to"
-    " keep whose answer is as before, greedy and sampled at the temperature 1, with the greedy"
-    " answers to one question of each kind."
+    "Two stories of forgetting, on SmolLM2, by head (learning rate lr), T, w and gate: rows to"
+    " forget that are said, rows to keep whose answer is as before, greedy and sampled at the"
+    " temperature 1, with the greedy answers to one question of each kind."
 )
 BASE_AT = 0.5  # where the base is drawn on the axis of T
 

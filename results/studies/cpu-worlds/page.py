@@ -39,7 +39,7 @@ SAMPLED = {
     "surprise, nats": "surprise",
     "facts": "facts",
 }
-# What README shows. Models: of the paper's errors either a method or T3's (learning rate, T, w, gate).
+# What README shows. Of the paper's errors a model is a method, or T3's (learning rate, T, w, gate).
 LEAST = "T3 (least)"
 AGAINST: dict[str, Any] = {
     "T3": (5e-3, 3, 1, 1),

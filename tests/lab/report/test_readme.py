@@ -3,6 +3,7 @@ there: README.md, results/README.md, the pages in results/pages and others that 
 prose is reviewed by people.
 """
 
+import csv
 import re
 import shlex
 
@@ -16,6 +17,7 @@ from t3lab.study.ablations import ABLATIONS
 from t3lib import cli
 from t3lib.core.errors import UserError
 
+SPLIT = "forget10"
 DETAIL = ROOT / "results" / "README.md"
 PAGES = sorted((ROOT / "results" / "pages").glob("*.md"))
 OTHERS = ["ARTIFACT.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"]
@@ -65,6 +67,43 @@ def test_a_mark_that_nothing_writes_is_named(tmp_path):
     (tmp_path / "README.md").write_text("<!-- generated:nothing -->\n")
     with pytest.raises(UserError, match="nothing writes the block nothing"):
         readme.blocks(tmp_path / "results")
+
+
+def test_the_table_against_rivals_is_of_the_seven_untuned_worlds():
+    """By hand: the mean over seeds in a world, then t(6) sd / √7 over the worlds 1 to 7."""
+    block = re.search(r"<!-- generated:against -->(.*?)<!-- /", TEXTS[ROOT / "README.md"], re.S)[1]
+    head, _, *lines = block.strip().splitlines()
+    titles = [cell.strip() for cell in head.strip("|").split("|")]
+    cells = {
+        (name.strip(" *"), title): cell.strip()
+        for name, *row in (line.strip("|").split("|") for line in lines)
+        for title, cell in zip(titles[1:], row, strict=True)
+    }
+    tables = ROOT / "results" / "studies" / "cpu-worlds" / "tables"
+    errors, guided, worlds = (
+        [row for row in csv.DictReader((tables / f"{name}.csv").open()) if row["split"] == SPLIT]
+        for name in ("errors_each", "guided_each", "worlds_each")
+    )
+    untempered = {"method": "T3", "lr": "0.04", "temperature": "1.0", "w": "1.0", "gate": "1.0"}
+    for found, wanted, measure, cell in (
+        (errors, {"method": "RMU"}, "leak", cells["RMU", "leak"]),
+        (errors, untempered, "retain_error", cells["T3 (T = 1)", "Retain Error"]),
+        (guided, {"model": "T3 (least)"}, "leak", cells["T3 (least)", "leak"]),
+        (guided, {"model": "T3 (least)"}, "ks_statistic", cells["T3 (least)", "D"]),
+        (worlds, {"method": "T3"}, "retain", cells["T3", "score"]),
+    ):
+        means = [
+            np.mean(
+                [
+                    float(row[measure])
+                    for row in found
+                    if row | wanted == row and int(row["world"]) == n
+                ]
+            )
+            for n in range(1, 8)
+        ]
+        half = 2.446912 * np.std(means, ddof=1) / 7**0.5
+        assert cell == f"{np.mean(means):.2f} ± {half:.2f}", (wanted, measure)
 
 
 def of_finished(study, block):
