@@ -8,13 +8,16 @@ which browsers draw. It may run one script, today's widget.js, which moves slide
 
 import base64
 import hashlib
+import io
 import sys
+from html import escape
 from pathlib import Path
 
 import nbformat
 from latex2mathml.converter import convert
 from nbconvert import HTMLExporter
 from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
+from PIL import Image
 
 from t3lab.report.readme import headline
 from t3lib.core.files import atomic_write
@@ -25,8 +28,7 @@ FRONT = """# Temper, then tilt
 How to make a language model forget some of what it learned, without changing its weights: flatten
 its probabilities (temper), then let a small classifier push down what belongs to the forgotten rows
 (tilt). This is the companion to the paper [arXiv 2602.10217](https://arxiv.org/abs/2602.10217). Its
-notebooks compute every table and figure again. They are shown as they were executed. Begin with
-00_t3_in_five_minutes; 05 has real answers of every method and all tables.
+notebooks compute every table and figure again. They are shown as they were executed.
 
 A row is a question with its answer. *D* is the distance between what the model and one retrained
 without the rows to forget do with these rows (0 is best). *Forget Quality* is the p-value of D:
@@ -58,7 +60,7 @@ def markdown(source: str) -> str:
 
 def build(folder: Path, results: Path) -> Path:
     """Write the pages of all executed notebooks in `results` into a folder, and return the path of
-    the page that lists them.
+    the page that lists them. Each page leads to the one before it and to the next.
     """
     exporter = HTMLExporter(
         template_name="site",
@@ -75,22 +77,57 @@ def build(folder: Path, results: Path) -> Path:
 
     lines = [FRONT]
     if (results.parent / "paper").is_dir():  # the committed results
-        lines.append(headline(results.parent))
+        picture = base64.b64encode((results.parent / "pages" / "headline.svg").read_bytes())
+        alt = "T3, its best rivals and retrained models at three scales"
+        lines += [f"![{alt}](data:image/svg+xml;base64,{picture.decode()})", ""]
 
-    for copies in sorted(results.glob("*/notebooks")):
-        profile = copies.parent.name
-        lines.append(f"\n## Profile {profile}\n")
-        for path in sorted(copies.glob("*.ipynb")):
-            notebook = nbformat.read(path, 4)
-            title = notebook.cells[0].source.partition("\n")[0].removeprefix("# ")
-            page = f"{profile}/{path.stem}.html"
-            write(folder / page, notebook, title=title, profile=profile, name=path.stem)
-            lines.append(f"- [{path.stem}]({page}): {title}")
+    paths = sorted(results.glob("*/notebooks/*.ipynb"))
+    pages = [f"{path.parent.parent.name}/{path.stem}.html" for path in paths]
+    cards, listed = [], dict[str, list[str]]()
+    for number, (path, page) in enumerate(zip(paths, pages)):
+        notebook, profile = nbformat.read(path, 4), path.parent.parent.name
+        title = notebook.cells[0].source.partition("\n")[0].removeprefix("# ")
+        beside = {
+            way: f"../{pages[other]}"
+            for way, other in (("previous", number - 1), ("next", number + 1))
+            if 0 <= other < len(pages)
+        }
+        write(folder / page, notebook, title=title, profile=profile, name=path.stem, **beside)
+
+        # One card for each notebook that shows a figure; copies of one notebook are folded away.
+        picture = thumbnail(notebook)
+        first = profile == "cpu" or path.stem not in {each.stem for each in paths[:number]}
+        if picture and first and "--" not in path.stem:
+            image = f'<img alt="" src="data:image/png;base64,{picture}"/>'
+            cards.append(f'<a class="card" href="{page}">{image}{escape(title)}</a>')
+        line = f'<li><a href="{page}">{escape(title)}</a> ({escape(path.stem)})</li>'
+        listed.setdefault(profile, []).append(line)
+
+    if begin := next((page for page in pages if page.endswith("00_t3_in_five_minutes.html")), None):
+        lines.append(f"Begin with [T3 in five minutes]({begin}).\n")
+    lines.append(f'<div class="cards">{"".join(cards)}</div>\n')
+    for profile, items in listed.items():
+        few = f"profile {escape(profile)}: {len(items)} executed"
+        lines.append(f"<details><summary>{few}</summary><ul>{''.join(items)}</ul></details>\n")
+    if (results.parent / "paper").is_dir():
+        lines += ["## The 10% split at three scales\n", headline(results.parent)]
 
     cells = [nbformat.v4.new_markdown_cell("\n".join(lines))]
     write(folder / "index.html", nbformat.v4.new_notebook(cells=cells), title="T3 companion")
 
     return folder / "index.html"
+
+
+def thumbnail(notebook: nbformat.NotebookNode) -> str:
+    """Return the first figure of an executed notebook as a small PNG in base64, or ""."""
+    for cell in notebook.cells:
+        for output in cell.get("outputs", ()):
+            if png := output.get("data", {}).get("image/png"):
+                image, small = Image.open(io.BytesIO(base64.b64decode(png))), io.BytesIO()
+                image.thumbnail((420, 260))
+                image.save(small, "PNG")
+                return base64.b64encode(small.getvalue()).decode()
+    return ""
 
 
 if __name__ == "__main__":

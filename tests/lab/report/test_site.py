@@ -66,6 +66,26 @@ def test_the_list_has_every_notebook_with_its_title(built):
         assert f'<a href="{page}">' in html and title in html
 
 
+def test_the_list_begins_with_00_and_shows_a_card_for_a_notebook_with_a_figure(built):
+    html = (built / "index.html").read_text(encoding="utf-8")
+    assert f'Begin with <a href="{PAGES[2]}">' in html
+    [card] = re.findall(
+        r'<a class="card" href="([^"]+)"><img[^>]*src="data:image/png;base64,', html
+    )
+    assert card == PAGES[1], "neither the notebook without a figure nor the sliders"
+
+
+def test_a_page_leads_to_the_one_before_it_and_to_the_next(built):
+    names = [PAGES[1], "cpu/sliders.html", PAGES[2]]
+    for number, name in enumerate(names):
+        html = (built / name).read_text(encoding="utf-8")
+        found = dict(re.findall(r'<a href="\.\./([^"]+)">(previous|next)</a>', html))
+        beside = {"previous": names[number - 1 : number], "next": names[number + 1 : number + 2]}
+        assert {way: page for page, way in found.items()} == {
+            way: page for way, pages in beside.items() for page in pages
+        }
+
+
 def test_sliders_are_the_only_script_that_may_run(built):
     """A browser runs an inline script whose digest is in the page's policy, and no other."""
     html = (built / "cpu/sliders.html").read_text(encoding="utf-8")
