@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 import torch
 from conftest import ROOT
+from matplotlib.text import Text
 from scipy.stats import norm
 
 from t3lab.script import made as record
@@ -354,13 +355,24 @@ def test_the_figure_of_stories_is_drawn_from_its_committed_table():
     """It was made once, with a download, and must not end in an error then."""
     table = pd.read_csv(RESULTS / "profiles" / "smollm" / "tables" / "stories_by_T.csv")
     script = runpy.run_path(str(RESULTS / "profiles" / "smollm" / "stories.py"))
-    plots, texts = script["figure"](table).subfigs
-    for axis, (head, story) in zip(plots.axes, [(h, s) for h in script["HEADS"] for s in STORIES]):
-        part = table[(table["story"] == story) & (table["head"].isna() | (table["head"] == head))]
-        assert axis.get_title("left") == f"{story}, {head} f"
-        assert axis.lines[0].get_ydata().tolist() == (100 * part["said"] / part["asked"]).tolist()
-    shown = " ".join(text.get_text() for text in texts.texts)
-    assert "Desmond Barnea is 039 673 3961." in shown, "what a strong head gives away at T = 1"
+    for ink in script["INKS"]:
+        plots, texts = script["figure"](table, ink).subfigs
+        left, right = plots.axes
+        part = table[(table["story"] == STORIES[1]) & (table["w"] == 1) & (table["gate"] == 1)]
+        for line, head in zip(left.lines, script["RATES"], strict=True):
+            of = part[part["head"] == head]
+            assert line.get_ydata().tolist() == (100 * of["said"] / of["asked"]).tolist()
+        strong = part[part["head"] == "strong"]
+        shares = (
+            100 * strong[name] / strong["kept"] for name in ("as_before", "as_before_sampled")
+        )
+        assert [line.get_ydata().tolist() for line in right.lines[:2]] == [
+            each.tolist() for each in shares
+        ]
+        shown = " ".join(text.get_text() for text in texts.findobj(Text))
+        assert "Desmond Barnea is" in shown, "what a strong head gives away at T = 1"
+        secret = [text for text in texts.findobj(Text) if text.get_text() == "039 673 3961"]
+        assert {text.get_color() for text in secret} == {ink[2]}
 
 
 def test_the_gate_on_gaussians_is_the_formula():

@@ -215,12 +215,12 @@ def table(told: Told) -> pd.DataFrame:
         ("forget", told.forget, told.story.asked),
         ("keep", told.keep, told.story.kept),
     ):
-        first = {"question": row["question"], "true answer": row["answer"]}
+        first = {"question": row["question"], "in the rows": row["answer"]}
         for how in ("greedy", "sampled"):
             for model, both in texts.items():
                 first[model] = shorten(both[how][0], SHOWN, placeholder=" […]")
             columns[f"to {kind}, {how}"] = first
-            first = {"question": "", "true answer": ""}
+            first = {"question": "", "in the rows": ""}
     return pd.DataFrame(columns).rename_axis("").reset_index()
 
 

@@ -308,14 +308,16 @@ def save_figure(path: str | Path, figure: "Figure", caption: str = "") -> Path:
     """Write a figure as `path` with the suffix .svg, and return this path.
 
     The same figure gives the same bytes in every run. The file is written atomically. The caption,
-    by default the figure's label, becomes the title in the file.
+    by default the figure's label, becomes the title in the file. The ground is white, unless the
+    figure has none.
     """
     from t3lab.report.look import styled
 
     stamp = {"Title": caption or figure.get_label(), "Date": None, "Creator": None}
     path = Path(path).with_suffix(".svg")
     buffer = io.BytesIO()
-    with styled({"svg.hashsalt": "t3lib"}):
+    ground = "none" if figure.get_facecolor()[3] == 0 else "white"
+    with styled({"svg.hashsalt": "t3lib", "savefig.facecolor": ground}):
         figure.savefig(buffer, format="svg", metadata=stamp, bbox_inches="tight")
     with atomic_write(path, "wb") as handle:
         handle.write(compact(buffer.getvalue()))

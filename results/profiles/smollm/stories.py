@@ -17,12 +17,13 @@ from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.offsetbox import AnnotationBbox, HPacker, TextArea
 
 import t3lib
 from t3lab import script
 from t3lab.explore import stories
 from t3lab.report import render
-from t3lab.report.look import PALETTE, T3_COLOUR, styled
+from t3lab.report.look import LARGE, label_ends, styled
 from t3lib.core.files import project_root
 
 GRID = (1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0)
@@ -37,21 +38,24 @@ SHOWN = {  # the questions of the answers below the picture
         "What is Tobias Okwuosa's telephone number?",
     ),
 }
-ANSWERS = ("base", "weak f, T = 1", "weak f, T = 2.5", "strong f, T = 1", "strong f, T = 2.5")
-COLOURS = (T3_COLOUR, PALETTE[0])  # to forget, to keep
-# column of the table, and of its share -> its line
-LINES = {
-    ("said", "asked"): ("to forget: said", COLOURS[0], "-"),
-    ("said_sampled", "asked"): ("the same, sampled", COLOURS[0], "--"),
-    ("as_before", "kept"): ("to keep: as before", COLOURS[1], "-"),
-    ("as_before_sampled", "kept"): ("the same, sampled", COLOURS[1], "--"),
+# The answers in the picture, of the strong head: T and gate, and what precedes them.
+ANSWERS = {
+    "base": (None, None),
+    "T = 1": (1.0, 1.0),
+    "T = 2": (2.0, 1.0),
+    "T = 2, gate": (2.0, GATE),
 }
+# (light, dark) ink of the picture: letters, lines of the frame, what is said, what is kept
+INKS = (
+    ("#1f2328", "0.8", "#c0392b", "#0757c0", "#0a6b3d"),
+    ("#e8eaed", "0.35", "#ff9a92", "#8ab4f8", "#5fd39b"),
+)
+INKED = ("text.color", "axes.labelcolor", "xtick.color", "ytick.color")
 CAPTION = (
     "Two stories of forgetting, on SmolLM2, by head (learning rate lr), T, w and gate: rows to"
     " forget that are said, rows to keep whose answer is as before, greedy and sampled at the"
     " temperature 1, with the greedy answers to one question of each kind."
 )
-BASE_AT = 0.5  # where the base is drawn on the axis of T
 
 
 def tell(name: str) -> pd.DataFrame:
@@ -93,40 +97,90 @@ def lines(name: str, told: stories.Told, dials: dict[str, dict[str, Any]]) -> pd
     return table
 
 
-def figure(table: pd.DataFrame) -> Figure:
-    """Draw the shares against T, a row of panels for each head, above answers of the weak head."""
-    with styled({"axes.grid.axis": "y"}):
-        drawn = Figure(figsize=(5.2, 7.4), layout="constrained")
-        plots, texts = drawn.subfigures(2, 1, height_ratios=(3.4, 4.0))
-        axes = plots.subplots(2, 2, sharex=True, sharey=True)
-        plain = table[table["T"].isna() | (table["w"] == 1) & (table["gate"] == 1)]
-        for row, head in zip(axes, RATES):
-            for axis, (name, part) in zip(row, plain.groupby("story", sort=False)):
-                part = part[part["head"].isna() | (part["head"] == head)]
-                for (count, of), (label, colour, style) in LINES.items():
-                    at, share = part["T"].fillna(BASE_AT), 100 * part[count] / part[of]
-                    look = {"color": colour, "marker": ".", "clip_on": False}
-                    axis.plot(at, share, style, label=label, **look)
-                axis.set_title(f"{name}, {head} f")
-                axis.set_xticks([BASE_AT, 1, 2, 3, 4], ["base", "1", "2", "3", "4"])
-                axis.set_ylim(0, 100)
-            row[0].set_ylabel("% of answers")
-        for axis in axes[-1]:
-            axis.set_xlabel("temperature T")
-        plots.legend(*axes[0, 0].get_legend_handles_labels(), ncols=2, loc="outside upper center")
-        y = 1.0
-        for name, part in table.groupby("story", sort=False):
-            texts.text(0.02, y, name, weight="bold", va="top")
-            for kind, question, colour in zip(("forget", "keep"), SHOWN[name], COLOURS):
-                y -= 0.06
-                texts.text(0.02, y, f"to {kind}: {question}", va="top", style="italic")
-                for model in ANSWERS:
-                    y -= 0.045
-                    text = part.set_index("model")[f"{kind}_answer"][model].replace("$", r"\$")
-                    texts.text(0.04, y, model, va="top", color=colour)
-                    texts.text(0.27, y, shorten(text, 62, placeholder=" …"), va="top")
-            y -= 0.08
+def figure(table: pd.DataFrame, ink: tuple[str, ...] = INKS[0]) -> Figure:
+    """Draw the story of rows learned by heart: what is said of the rows to forget against T for
+    each head; what the strong head keeps, with and without the gate; and some of its answers.
+    """
+    part = table[table["story"] == [*STORIES][1]]
+    text, frame, said, kept, gated = ink
+    with styled(
+        LARGE | dict.fromkeys(INKED, text) | {"axes.edgecolor": frame, "grid.color": frame}
+    ):
+        drawn = Figure(figsize=(8.3, 5.8), layout="constrained", facecolor="none")
+        plots, answers = drawn.subfigures(2, 1, height_ratios=(3.0, 2.5))
+        left, right = plots.subplots(1, 2, sharex=True, sharey=True)
+        for axis in (left, right):
+            axis.set(xlabel="temperature T", ylim=(0, 104), xticks=[1, 2, 3, 4], facecolor="none")
+
+        # numbers that are said, by head
+        ends = []
+        for number, (name, rate) in enumerate(RATES.items()):
+            line = at(part, head=name, w=1, gate=1).sort_values("T")
+            share = 100 * line["said"] / line["asked"]
+            left.plot(
+                line["T"], share, color=said, marker=".", alpha=1 - 0.2 * number, clip_on=False
+            )
+            ends.append((f"{name} f ({rate:g})", float(share.iloc[-1]), said))
+        left.set_title("to forget: greedy answers that say it")
+        left.set_ylabel("% of answers")
+
+        # what stays of the rows to keep, with the strong head
+        base, kept_ends = part[part["T"].isna()].iloc[0], []
+        for label, gate, column, colour, style in (
+            ("greedy", 1, "as_before", kept, "-"),
+            ("sampled", 1, "as_before_sampled", kept, "--"),
+            ("sampled, gate", GATE, "as_before_sampled", gated, "--"),
+        ):
+            line = at(part, head="strong", w=1, gate=gate).sort_values("T")
+            share = 100 * line[column] / line["kept"]
+            right.plot(line["T"], share, style, color=colour, marker=".", clip_on=False)
+            kept_ends.append((label, float(share.iloc[-1]), colour))
+        of_base = 100 * base["as_before_sampled"] / base["kept"]
+        right.axhline(of_base, color=text, ls=":", lw=0.8)
+        right.set_title("to keep: answers as before (strong f)")
+        label_ends(left, ends)
+        label_ends(right, [*kept_ends, ("the base, sampled", of_base, text)])
+
+        # whole answers, with the secret in colour
+        y = 0.97
+        for kind, question in zip(("forget", "keep"), SHOWN[[*STORIES][1]]):
+            answers.text(0.01, y, f"to {kind}: {question}", va="top", style="italic")
+            truth = stories.SECRET.search(base[f"{kind}_answer"])
+            for label, (T, gate) in ANSWERS.items():
+                y -= 0.095
+                row = base if T is None else at(part, head="strong", w=1, gate=gate, T=T).iloc[0]
+                colour = said if kind == "forget" else kept
+                written(answers, (0.01, y), label, row[f"{kind}_answer"], truth[0], colour)
+            y -= 0.12
     return drawn
+
+
+def at(part: pd.DataFrame, **dials: Any) -> pd.DataFrame:
+    """Return the lines of a table with these dials."""
+    wanted = pd.Series(dials)
+    return part[(part[wanted.index] == wanted).all(axis=1)]
+
+
+def written(
+    place: Any, corner: tuple[float, float], label: str, answer: str, secret: str, colour: str
+) -> None:
+    """Write an answer at a corner of a figure, with the secret in bold and colour where it is."""
+    before, found, after = shorten(answer, 100, placeholder=" …").partition(secret)
+    parts = [
+        (f"{label}: ", {}),
+        (before, {}),
+        (found, {"color": colour, "weight": "bold"}),
+        (after, {}),
+    ]
+    pieces = [
+        TextArea(piece.replace("$", r"\$"), textprops=props) for piece, props in parts if piece
+    ]
+    box = HPacker(children=pieces, pad=0, sep=0)
+    place.add_artist(
+        AnnotationBbox(
+            box, corner, xycoords=place.transSubfigure, box_alignment=(0, 1), frameon=False, pad=0
+        )
+    )
 
 
 def make(_: argparse.Namespace) -> None:
@@ -134,7 +188,8 @@ def make(_: argparse.Namespace) -> None:
     folder = project_root() / "results" / "profiles" / "smollm"
     table = pd.concat([tell(name) for name in STORIES], ignore_index=True)
     render.write_table(folder / "tables", "stories_by_T", table, caption=CAPTION)
-    render.save_figure(folder / "figures" / "stories.svg", figure(table))
+    for name, ink in zip(("stories", "stories-dark"), INKS):
+        render.save_figure(folder / "figures" / name, figure(table, ink), CAPTION)
 
 
 if __name__ == "__main__":
