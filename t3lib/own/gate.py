@@ -52,7 +52,10 @@ def is_stop(value: Any) -> bool:
     """Return whether a value is a stop string, or a list of some."""
     texts = value if isinstance(value, list) else [value]
     return len(texts) <= STOPS[0] and all(
-        isinstance(text, str) and 0 < len(text) <= STOPS[1] and not CONTROL.search(text)
+        isinstance(text, str)
+        and 0 < len(text) <= STOPS[1]
+        # U+FFFD stands for a character of which only the first bytes are written.
+        and not (CONTROL.search(text) or "\ufffd" in text)
         for text in texts
     )
 
@@ -89,7 +92,8 @@ FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     ),
     "stop": (
         is_stop,
-        f"at most {STOPS[0]} texts of 1 to {STOPS[1]} characters, without control characters",
+        f"at most {STOPS[0]} texts of 1 to {STOPS[1]} characters, without control characters and"
+        " U+FFFD",
     ),
 }
 

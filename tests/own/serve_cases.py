@@ -69,7 +69,7 @@ VALUES: dict[str, list[tuple[Any, str]]] = {
         ("", "stop: '' is refused; allowed: at most 4 texts of 1 to 100 characters"),
         ([""], "is refused"), ([1], "stop: [1]"), ({}, "stop: {}"), ("x" * 101, "1 to 100"),
         (["x"] * 5, "at most 4 texts"), ("x" * 50_000, "is refused"), ("a\ud800", "control"),
-        ("a\x00", "control"),
+        ("a\x00", "control"), ("\ufffd", "U+FFFD"), (["zq", "a\ufffd"], "U+FFFD"),
     ],
     "messages": [
         ([], "messages must be a list of turns"), ("", "messages must be a list of turns"),
