@@ -5,11 +5,18 @@ from pathlib import Path
 import pandas as pd
 
 from t3lab.report.details import table
+from t3lib.core.files import read_json
 
 # Sets of rows that a head must leave alone -> their title.
 LEFT_ALONE = {"retain": "kept", "held_out_retain": "kept, held out", "other": "in neither file"}
 PRETRAINED = "smollm2-"  # how cases of results/studies/own with SmolLM2 begin
 PLACES = {"judge": ".0f", "judge_retrained": ".0f", "next_token": ".1f", "whole_answers": ".0f"}
+OF_SUMMARY = (
+    "rows to forget",
+    "models that pass (retrained)",
+    "rows that leak (before; retrained)",
+    "kept, never fitted",
+)
 KINDS = {
     "gpt2": "sentences",
     "short": "short answers",
@@ -30,9 +37,10 @@ COUNTED_OWN = [
 
 
 def summary(folder: Path) -> str:
-    """Write what came out for small models' own rows, in one line for each kind of rows.
+    """Write what came out for own rows, in one line for each kind: of small models that were taught
+    them, and of SmolLM2.
 
-    folder: with own.csv.
+    folder: with own.csv and capitals/report.json.
     """
     found, lines = _own(folder, False).query("choice == 'new fit'"), []
     for kind, title in KINDS.items():
@@ -43,14 +51,23 @@ def summary(folder: Path) -> str:
         )
         lines.append(
             {
-                "rows, in three small models": f"{sums['rows']:.0f} {title}",
-                "pass (retrained)": f"{passes} ({of_retrained})",
-                "rows that leak (before; retrained)": f"{sums['leaking']:.0f}"
+                OF_SUMMARY[0]: f"{sums['rows']:.0f} {title}",
+                OF_SUMMARY[1]: f"{passes} of {len(part)} ({of_retrained})",
+                OF_SUMMARY[2]: f"{sums['leaking']:.0f}"
                 f" ({sums['leaking_before']:.0f}; {retrained:.0f})",
-                "kept, never fitted": _kept(sums, "held_out_retain"),
+                OF_SUMMARY[3]: _kept(sums, "held_out_retain"),
             }
         )
-    return table(pd.DataFrame(lines))
+
+    report = read_json(folder / "capitals" / "report.json")
+    forget, kept = report["forget"], report["held_out_retain"]
+    cells = (
+        f"{forget['rows']} capitals, known by SmolLM2",
+        f"{int(report['verdict']['status'] == 'pass')} of 1 (–)",
+        f"{forget['leaking']} ({forget['leaking_before']}; –)",
+        f"{kept['unchanged']} of {kept['known_before']}",
+    )
+    return table(pd.DataFrame([*lines, dict(zip(OF_SUMMARY, cells))]))
 
 
 def models(folder: Path, pretrained: bool = False) -> str:
