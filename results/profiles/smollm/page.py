@@ -6,7 +6,6 @@ import pandas as pd
 
 from t3lab.report.details import LABELS, counted, percent, short, shown
 
-PLAIN = ("strong f, T = 1.25", "strong f, T = 1.5")  # without a gate, below T = 2
 GATED_TOFU = {
     "D": "D",
     "retain: prob.": "retain_prob",
@@ -20,14 +19,14 @@ GATED_TOFU = {
 
 def blocks(results: Path) -> dict[str, str]:
     """Return the generated blocks. price: what unlearning changes in answers that have nothing to
-    do with TOFU. gated: T3 with a gate in the two stories of notebook 00, and without one at
-    smaller T. gate_tofu: T3 with a gate and neutral tokens on TOFU's text.
+    do with TOFU. gated: T3 with a gate in the two stories of notebook 00. gate_tofu: T3 with a
+    gate and neutral tokens on TOFU's text.
     """
-    names = ("price", "stories_by_T", "gate", "gate_tofu", "gate_tofu_leak")
+    names = ("price", "gate", "gate_tofu", "gate_tofu_leak")
     tables = (
         pd.read_csv(results / "profiles" / "smollm" / "tables" / f"{name}.csv") for name in names
     )
-    price, colder, gates, tofu, leaks = tables
+    price, gates, tofu, leaks = tables
     changed = {
         "model": price["model"],
         "first sentence is SmolLM2's": counted(price, "unchanged", "of"),
@@ -35,15 +34,11 @@ def blocks(results: Path) -> dict[str, str]:
         "nats a token": "kl",
         "same most probable token": price["same_token"].map(percent),
     }
-    lines, parts = pd.concat([gates, colder[colder["model"].isin(PLAIN)]]), []
-    for story, part in lines.groupby("story", sort=False):
+    parts = []
+    for story, part in gates.groupby("story", sort=False):
         names = [
-            "SmolLM2"
-            if model == "base"
-            else f"θ = {gate:g}, {untrained}"
-            if pd.isna(T)
-            else f"θ = 1, as drawn, T = {T:g}"
-            for model, gate, untrained, T in part[["model", "gate", "untrained", "T"]].to_numpy()
+            "SmolLM2" if model == "base" else f"θ = {gate:g}, {untrained}"
+            for model, gate, untrained in part[["model", "gate", "untrained"]].to_numpy()
         ]
         columns = {
             "T = 2": names,
