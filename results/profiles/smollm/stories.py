@@ -7,7 +7,7 @@ it was taught by heart. A weak head has the paper's learning rate, the others la
 (`RATES`). Each answers at every T of `GRID`, and at T = 1 with f^1.5; the strong one with the gate
 0.9 as well (ours, not the paper's). The table `stories_by_T` counts what notebook 00 counts. It
 also has the answers to one question of each kind (`SHOWN`), chosen by hand among those that the
-base answers rightly. It takes some twenty minutes of two idle cores.
+base answers rightly. It takes half an hour of two cores.
 """
 
 import argparse
