@@ -65,8 +65,8 @@ def fq_best(tables: Tables, split: str) -> Finding:
 
 
 def _not_unlearning(tables: Tables, split: str) -> list[str]:
-    """Return the methods that bring at most a tenth of the original's way to a retrained model, in
-    D. None of the paper, which prints no D of either.
+    """Return the methods whose D has gone at most a tenth of the way from the original's to that of
+    a retrained model. Of the paper these are none, because it prints no D of the original.
     """
     for name in ("worlds_each", "tofu"):
         with suppress(Missing):

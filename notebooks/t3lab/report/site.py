@@ -77,9 +77,9 @@ def build(folder: Path, results: Path) -> Path:
 
     lines = [FRONT]
     if (results.parent / "paper").is_dir():  # the committed results
-        picture = base64.b64encode((results.parent / "pages" / "headline.svg").read_bytes())
+        svg = base64.b64encode((results.parent / "pages" / "headline.svg").read_bytes()).decode()
         alt = "T3, its best rivals and retrained models at three scales"
-        lines += [f"![{alt}](data:image/svg+xml;base64,{picture.decode()})", ""]
+        lines += [f"![{alt}](data:image/svg+xml;base64,{svg})", ""]
 
     paths = sorted(results.glob("*/notebooks/*.ipynb"))
     pages = [f"{path.parent.parent.name}/{path.stem}.html" for path in paths]
@@ -94,9 +94,10 @@ def build(folder: Path, results: Path) -> Path:
         }
         write(folder / page, notebook, title=title, profile=profile, name=path.stem, **beside)
 
-        # One card for each notebook that shows a figure; copies of one notebook are folded away.
+        # A card for each notebook with a figure, but not for its copies with other parameters
+        # ("--") or of further profiles.
         picture = thumbnail(notebook)
-        first = profile == "cpu" or path.stem not in {each.stem for each in paths[:number]}
+        first = path.stem not in {each.stem for each in paths[:number]}
         if picture and first and "--" not in path.stem:
             image = f'<img alt="" src="data:image/png;base64,{picture}"/>'
             cards.append(f'<a class="card" href="{page}">{image}{escape(title)}</a>')

@@ -38,14 +38,15 @@ SHOWN = {  # the questions of the answers below the picture
         "What is Tobias Okwuosa's telephone number?",
     ),
 }
-# The answers in the picture, of the strong head: T and gate, and what precedes them.
+# Answers in the picture, those of T3 with the strong head: label -> (T, gate).
 ANSWERS = {
     "base": (None, None),
     "T = 1": (1.0, 1.0),
     "T = 2": (2.0, 1.0),
     "T = 2, gate": (2.0, GATE),
 }
-# (light, dark) ink of the picture: letters, lines of the frame, what is said, what is kept
+# Colours of the picture on a light and on a dark page: letters, frame and grid, what is said, what
+# is kept, what is kept with the gate.
 INKS = (
     ("#1f2328", "0.8", "#c0392b", "#0757c0", "#0a6b3d"),
     ("#e8eaed", "0.35", "#ff9a92", "#8ab4f8", "#5fd39b"),
@@ -76,7 +77,7 @@ def tell(name: str) -> pd.DataFrame:
 
 
 def points(called: str) -> list[tuple[float, float, float]]:
-    """Return all (T, w, gate) of the head of this name."""
+    """Return the (T, w, gate) at which a head answers. called: its name in `RATES`."""
     gated = [(T, 1.0, GATE) for T in GRID if T > 1] if called == "strong" else []
     return [(T, 1.0, 1.0) for T in GRID] + [(1.0, SHARPER, 1.0)] + gated
 
@@ -100,6 +101,8 @@ def lines(name: str, told: stories.Told, dials: dict[str, dict[str, Any]]) -> pd
 def figure(table: pd.DataFrame, ink: tuple[str, ...] = INKS[0]) -> Figure:
     """Draw the story of rows learned by heart: what is said of the rows to forget against T for
     each head; what the strong head keeps, with and without the gate; and some of its answers.
+
+    table: `stories_by_T`. ink: one of `INKS`.
     """
     part = table[table["story"] == [*STORIES][1]]
     text, frame, said, kept, gated = ink
@@ -164,7 +167,11 @@ def at(part: pd.DataFrame, **dials: Any) -> pd.DataFrame:
 def written(
     place: Any, corner: tuple[float, float], label: str, answer: str, secret: str, colour: str
 ) -> None:
-    """Write an answer at a corner of a figure, with the secret in bold and colour where it is."""
+    """Write an answer into a figure, with the secret in bold and in this colour where it is said.
+
+    place: a subfigure. corner: the upper left one of the text, as shares of its width and height.
+    label: what precedes the answer.
+    """
     before, found, after = shorten(answer, 100, placeholder=" …").partition(secret)
     parts = [
         (f"{label}: ", {}),
