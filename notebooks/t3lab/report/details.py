@@ -83,6 +83,11 @@ def spread(
     return table(wide[lines[columns].unique()].reset_index().rename(columns=titles), texts)
 
 
+def plus_minus(mean: float, low: float, high: float) -> str:
+    """Write a mean with half its interval, such as "0.15 ± 0.04"."""
+    return f"{mean:.2f} ± {(high - low) / 2:.2f}"
+
+
 def interval(value: float, low: float, high: float, form: str = "+.2f") -> str:
     """Write a number with the ends of its interval, such as "-0.08 (-0.12 to -0.03)"."""
     return f"{value:{form}} ({low:{form}} to {high:{form}})"
@@ -200,8 +205,7 @@ def scales(results: Path) -> str:
             if (measure, split) in worlds.index.droplevel("method"):
                 ends = worlds.loc[measure, split].reindex(methods)[["mean", "low", "high"]]
                 columns[f"other worlds, {label}"] = [
-                    "" if pd.isna(mean) else f"{mean:.2f} ± {(high - low) / 2:.2f}"
-                    for mean, low, high in ends.to_numpy()
+                    "" if pd.isna(each).any() else plus_minus(*each) for each in ends.to_numpy()
                 ]
         tables.append(table(pd.DataFrame(columns)))
     return "\n\n".join(tables)

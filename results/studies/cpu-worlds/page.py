@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 from scipy.stats import binomtest
 
-from t3lab.report.details import LABELLED, LABELS, interval, short, shown, table
+from t3lab.report.details import LABELLED, LABELS, interval, plus_minus, short, shown, table
 from t3lab.report.order import interval as mean_interval
 from t3lab.report.tables import OURS, OWN_RATE
 from t3lib.baselines.losses import METHODS
@@ -135,7 +135,7 @@ def against(tables: Path) -> str:
         if name == LEAST:
             parts = [(least, COLUMNS | JUDGED)]
         cells = {
-            title: _half(part.groupby("world")[measure].mean())
+            title: plus_minus(*mean_interval(part.groupby("world")[measure].mean()))
             for part, titles in parts
             for title, measure in titles.items()
             if measure in part
@@ -143,15 +143,10 @@ def against(tables: Path) -> str:
         asked = texts[texts["way"].str.fullmatch(OTHERWISE) & (texts["model"] == name)]
         if len(asked):
             asked = asked.assign(share=asked["leaks"] / asked["rows"])
-            cells["other ways"] = _half(asked.groupby("world")["share"].mean())
+            cells["other ways"] = plus_minus(*mean_interval(asked["share"]))
         lines.append({"`cpu`, 10% split": f"**{name}**" if name == "T3" else name} | cells)
     found = pd.DataFrame(lines).replace(LABELS).fillna("")
     return table(found[[found.columns[0], "D", *JUDGED, *[*COLUMNS][1:], "other ways"]])
-
-
-def _half(values: pd.Series) -> str:
-    mean, low, high = mean_interval(values)
-    return f"{mean:.2f} ± {(high - low) / 2:.2f}"
 
 
 def errors(means: pd.DataFrame) -> pd.DataFrame:
