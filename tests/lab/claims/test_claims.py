@@ -300,6 +300,9 @@ def test_a_method_that_did_not_unlearn_is_named_apart():
     found["worlds_each"] = pd.DataFrame(rows, columns=["split", "method", "ks_held_out"])
     numbers = llm.fq_best(found).numbers
     assert numbers.count("T3 is nearer than NPO, and than ULD, which did not unlearn;") == 2
+    # A base that learned nothing has nothing to unlearn.
+    found["worlds_each"]["ks_held_out"] = [0.05, 0.1, 0.2, 0.3, 0.1] * 2
+    assert llm.fq_best(found).numbers.count("T3 is nearer than ULD, NPO;") == 2
 
 
 def test_a_run_of_a_profile_is_judged_with_its_committed_worlds(tmp_path):
