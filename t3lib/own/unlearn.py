@@ -166,26 +166,34 @@ def unlearn(
     with stages(STAGES), one_thread(request.base):
         inquiry = inquiry_of(request.tokenizer, request.rows)
         check_known(request, inquiry)
-        features = training_set(request, choices)
-        begin_stage("the head")
-        head = fit_own_head(request, features, choices)
-        begin_stage("the choice of w")
-        chosen = choose(request, inquiry, head, choices.grid)
-        head.temperature, head.w = chosen["T"], chosen["w"]
-        describe(head, request, choices, len(features.y))
+        unlearned, chosen = without_verdict(request, inquiry, choices)
 
         # The verdict is on the head as it is returned, in all ways of asking.
         begin_stage("the verdict")
-        unlearned = T3ForCausalLM(
-            request.base,
-            head.to(request.base.device),
-            head.temperature,
-            allow_sharpening=choices.allow_sharpening,
-        )
         judged = (unlearned, request.tokenizer, request.rows, inquiry)
         unlearned.report = report_on(*judged, seed=request.seed, choice=chosen)
-    head.info["metrics"] = headline(unlearned.report)
+    unlearned.heads[0].info["metrics"] = headline(unlearned.report)
     return unlearned
+
+
+def without_verdict(
+    request: Request, inquiry: Inquiry, choices: Choices
+) -> tuple[T3ForCausalLM, dict[str, Any]]:
+    """Fit a head, choose its T and w, and return the unlearned model and the choice (`choose`)."""
+    features = training_set(request, choices)
+    begin_stage("the head")
+    head = fit_own_head(request, features, choices)
+    begin_stage("the choice of w")
+    chosen = choose(request, inquiry, head, choices.grid)
+    head.temperature, head.w = chosen["T"], chosen["w"]
+    describe(head, request, choices, len(features.y))
+    unlearned = T3ForCausalLM(
+        request.base,
+        head.to(request.base.device),
+        head.temperature,
+        allow_sharpening=choices.allow_sharpening,
+    )
+    return unlearned, chosen
 
 
 def checked_request(model: Any, tokenizer: Any, rows: Rows, choices: Choices) -> Request:

@@ -31,8 +31,9 @@ guesses too, so its count for a retrained model stands beside it (judge_retraine
 It writes OUT/own.csv, one line for each measure, and OUT/judged.csv, one line for each row to
 forget on which verdict and judge differ. Every line has the commit that made it, so with
 uncommitted changes it refuses to write into results/. A case and seed whose lines are of this
-commit is not run again, so the same command continues a killed run. seconds: of one core, for
-`unlearn`, its report included.
+commit is not run again, so the same command continues a killed run. seconds: of one core, for the
+fit and the choice of w. All choices are judged together, because answers that are still identical
+share the base's passes.
 
 attack.csv is not made here: somebody who knew neither our ways of asking nor the fit attacked the
 models of gpt2 that passed. For each family of attacks it has the askings and those in which the
@@ -43,6 +44,7 @@ import csv
 import json
 import time
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -59,11 +61,13 @@ from t3lib.cli import Parser, names, whole_numbers
 from t3lib.core.errors import UserError
 from t3lib.core.files import atomic_write, write_json
 from t3lib.own import lessons, wording
-from t3lib.own.answers import collect_answers
-from t3lib.own.assess import counts_of, inquiry_of
+from t3lib.own.answers import collect_answers, collect_by_tilt
+from t3lib.own.assess import complete, counts_of, inquiry_of
 from t3lib.own.rows import Rows
-from t3lib.own.unlearn import Choices, unlearn
+from t3lib.own.unlearn import Choices, checked_request, without_verdict
 from t3lib.own.verdict import verdict
+from t3lib.sampler.tilt import T3ForCausalLM
+from t3lib.tofu.likelihood import UNTILTED
 
 COLUMNS = ("model", "seed", "choice", "measure", "value", "commit")
 DIFFERENT = (
@@ -165,7 +169,7 @@ def lines_of(
             retrained = made[0]
     if tiny:
         forget, retain, other = forget[:3], retain[:6], other[:2]
-    rows, few = Rows(forget, retain, other), FEW if tiny else {}
+    rows = Rows(forget, retain, other)
     found: dict[str, dict[str, Any]] = {}
     guessed: dict[str, dict] = {}
     if retrained is not None:
@@ -180,12 +184,8 @@ def lines_of(
         found["retrained"] = {name: report["forget"][name] for name in COUNTS}
         found["retrained"]["status"] = verdict(report)["status"]
     guesses, differ = sum(each["leaks"] for each in guessed.values()), list[tuple]()
-    for name in choices:
-        began, how = time.process_time(), Choices(seed=seed, **CHOICES.get(name, {}), **few)
-        with patch.object(*TRICKS[name]) if name in TRICKS else nullcontext():
-            unlearned = unlearn(model, tokenizer, rows, how)
-        found[name] = measured(unlearned.report)
-        found[name]["seconds"] = round(time.process_time() - began)
+    for name, (unlearned, seconds) in unlearned_by(model, tokenizer, rows, seed, choices, tiny):
+        found[name] = measured(unlearned.report) | {"seconds": seconds}
         print(f"{case} seed {seed}, {name}\n{unlearned.report}\n", flush=True)
         if not judges:
             continue
@@ -204,6 +204,33 @@ def lines_of(
                 texts = (row["question"], row["truth"], row["worst"], their["text"])
                 differ.append((case, seed, name, *calls, row["p"], *texts))
     return [(case, seed, name, *pair) for name in found for pair in found[name].items()], differ
+
+
+def unlearned_by(
+    base: Any, tokenizer: Any, rows: Rows, seed: int, names: list[str], tiny: bool
+) -> Iterator[tuple[str, tuple[T3ForCausalLM, int]]]:
+    """Unlearn the rows by every choice, and yield its name, the model with its report, and the
+    seconds of its fit.
+    """
+    few = FEW if tiny else {}
+    hows = {name: Choices(seed=seed, **CHOICES.get(name, {}), **few) for name in names}
+    request = checked_request(base, tokenizer, rows, Choices(seed=seed))
+    inquiry = inquiry_of(request.tokenizer, request.rows)
+    made, seconds = [], []
+    for name, how in hows.items():
+        began = time.process_time()
+        with patch.object(*TRICKS[name]) if name in TRICKS else nullcontext():
+            made.append(without_verdict(request, inquiry, how))
+        seconds.append(round(time.process_time() - began))
+        print(f"{name}: fitted in {seconds[-1]} s of one core", flush=True)
+
+    tilts = [*UNTILTED, *((each.heads[0], each.temperature) for each, _ in made)]
+    before, *answers = collect_by_tilt(base, request.tokenizer, inquiry, tilts, seed=seed)
+    for name, (unlearned, chosen), after, used in zip(names, made, answers, seconds):
+        report = counts_of(inquiry, before, after)
+        report["choice"] = chosen
+        unlearned.report = complete(report, inquiry, unlearned, tokenizer, request.rows)
+        yield name, (unlearned, used)
 
 
 def write(

@@ -66,7 +66,7 @@ def others(model: Any, tokenizer: Any) -> list[Row]:
 
 def capitals(seed: int) -> Case:
     """Ten capitals to forget, which SmolLM2 knows by itself; forty to keep."""
-    model, tokenizer = load_model(SMOLLM2, dtype="float32")
+    model, tokenizer = load_model(SMOLLM2)
     sample = read_json(SAMPLE / "capitals.json")
     wording = sample["wordings"][0]
     forget = {wording.format(country): city for country, city in sample["forget"].items()}
@@ -77,7 +77,7 @@ def capitals(seed: int) -> Case:
 
 def authors(seed: int) -> Case:
     """The authors of ten works to forget; of others, and capitals, to keep."""
-    model, tokenizer = load_model(SMOLLM2, dtype="float32")
+    model, tokenizer = load_model(SMOLLM2)
     works = [
         {f"Who wrote {work}?": name for work, name in KNOWN["authors"][kind].items()}
         for kind in ("forget", "keep")
