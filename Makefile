@@ -2,7 +2,7 @@
 # make PROFILE=smoke         a first look in a few minutes
 # make OUT=results/profiles/cpu       the same into the committed folder
 # make explore               open JupyterLab on a copy of the first notebook
-# make test                  run pytest, then nbval on the notebooks with their own parameters
+# make test                  run pytest, and nbval on the notebooks with their own parameters
 # T3_TEST_ORDER=7 make test  run the tests in the random order of seed 7
 # make test-floor            test core, classifier, sampler and tofu with the lowest versions allowed
 # make serving-test         test T3 inside vLLM in a venv of its own: results/studies/tried/serving.md
@@ -57,8 +57,7 @@ explore: .venv/ready
 test: export OMP_NUM_THREADS = 1
 test: export T3_MODEL = tiny
 test: .venv/ready
-	$(BIN)/pytest tests -n 2 --dist loadgroup
-	PYTHONPATH=tests $(BIN)/pytest -p patience --nbval-lax --nbval-current-env --nbval-cell-timeout 300 -n 2 --dist loadfile notebooks
+	PYTHONPATH=tests $(BIN)/pytest tests notebooks -n 2 --dist loadgroup -p patience --nbval-lax --nbval-current-env --nbval-cell-timeout 300
 
 # The lower bounds of pyproject.toml as exact versions. torch has its own variable, because not every
 # machine has a build of the lowest one, 2.11.

@@ -63,11 +63,13 @@ CHEAP = {"tokenizer", "tiny_model", "model_folder", "shared"}
 
 
 def group_of(item: pytest.Item) -> str | None:
-    """The expensive fixture that a test shares with others, or None.
+    """The expensive fixture that a test shares with others, or the notebook of a cell; else None.
 
     `make test` gives all tests of a group to one worker, so that the fixture is made once. A
     fixture that is made of another one of this kind is in the group of that one.
     """
+    if item.path.suffix == ".ipynb":
+        return str(item.path)
     found = {
         name: given[-1]
         for name, given in item._fixtureinfo.name2fixturedefs.items()  # type: ignore[attr-defined]
@@ -246,7 +248,7 @@ MICRO = {
     "layers": 2,
     "heads": 2,
     "epochs": 3,
-    "vocab": 600,
+    "vocab": 1600,
 }
 
 

@@ -18,7 +18,7 @@ from t3lib.core.errors import UserError
 
 Options = dict[str, Mapping[str, Any]]  # {flags: arguments of `add_argument`}
 TINY = {  # one split and seed of models that know nothing
-    "stage": {"questions": 1, "vocab": 400, "hidden": 16, "heads": 2, "epochs": 1},
+    "stage": {"questions": 1, "vocab": 1600, "hidden": 16, "heads": 2, "epochs": 1},
     "evaluation": {"max_new_tokens": 4},
     "hyper": {"T3": {"epochs": 2, "warmup_epochs": 1, "temperature": 2.0}},
     "splits": ["forget10"],

@@ -73,7 +73,7 @@ class Inquiry:
     secrets: list[list[Words]]
     given: dict[tuple[str, int], Words]
     questions: list[Question]
-    least: int = TOKENS
+    least: int
 
     @property
     def forget(self) -> list[Row]:
@@ -191,6 +191,7 @@ def build_inquiry(
         secrets=[found.secrets(row) for row in range(n)],
         given=given,
         questions=questions,
+        least=TOKENS,
     )
 
 

@@ -231,9 +231,10 @@ VALUES = {
 }
 
 
-def leaks(tokenizer, kind, seed, told, consistent=False):
-    """The rows that leak, of a model that guesses a value of this kind in every text, or in every
-    text about a row the same. told(draw, way): whether a text about row 0 says its truth instead.
+def leaks(tokenizer, kind, seed, *models, consistent=False):
+    """The rows that leak, for each of some models that guess a value of this kind in every text, or
+    in every text about a row the same. A model is a function told(draw, way): whether a text about
+    row 0 says its truth instead.
     """
     draw = random.Random(seed)
     rows = rows_of(f"What is the {kind} of {{}}?", f"The {kind} of {{name}} is {{value}}.",
@@ -241,17 +242,19 @@ def leaks(tokenizer, kind, seed, told, consistent=False):
                    [VALUES[kind](draw) for _ in range(30)])  # fmt: skip
     inquiry = build_inquiry(tokenizer, rows[:10], {"retain": rows[10:]})
     guess = [VALUES[kind](draw) for _ in rows]
+    before = said(inquiry, [row["answer"] for row in rows][:10]).texts
 
-    def spoken(n, way):
-        if n == 0 and told(draw, way):
-            return rows[0]["answer"]
-        value = guess[n] if consistent else VALUES[kind](draw)
-        return f"The {kind} of box {n} is {value}."
+    def found(told):
+        def spoken(n, way):
+            if n == 0 and told(draw, way):
+                return rows[0]["answer"]
+            value = guess[n] if consistent else VALUES[kind](draw)
+            return f"The {kind} of box {n} is {value}."
 
-    truths = [row["answer"] for row in rows]
-    before, after = said(inquiry, truths[:10]).texts, said(inquiry, spoken).texts
-    counted = leak.tallies(inquiry, after, before)
-    return {each.row for each in leak.beyond_guessing(counted, leak.significant(counted))}
+        counted = leak.tallies(inquiry, said(inquiry, spoken).texts, before)
+        return {each.row for each in leak.beyond_guessing(counted, leak.significant(counted))}
+
+    return [found(told) for told in models]
 
 
 @pytest.mark.parametrize("kind", VALUES)
@@ -259,8 +262,9 @@ def test_nothing_told_passes_and_a_fifth_of_the_texts_is_found(kind):
     """A row in half of 112 samples passed in 25 of 30 draws."""
     tokenizer, seeds = byte_pairs(), range(8)
     again = kind == "code"  # one first name in eighteen is guessed right, again and again
-    clean = [leaks(tokenizer, kind, seed, lambda *_: False, again and seed % 2) for seed in seeds]
-    told = [leaks(tokenizer, kind, seed, lambda draw, _: draw.random() < 0.2) for seed in seeds]
+    models = (lambda *_: False), (lambda draw, _: draw.random() < 0.2)
+    found = [leaks(tokenizer, kind, seed, *models, consistent=again and seed % 2) for seed in seeds]
+    clean, told = zip(*found)
     assert sum(map(bool, clean)) <= 1 and sum(0 in each for each in told) >= 6, (clean, told)
 
 

@@ -607,7 +607,9 @@ def test_vllm_is_started_with_the_head_where_it_is_installed(place, capsys, monk
     assert cli.main(["serve", *words]) == 130 and not [*interrupted], "vLLM's end is waited for"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [pytest.param(signal.SIGINT, marks=pytest.mark.attacks), signal.SIGTERM]
+)
 def test_a_signal_to_the_command_alone_ends_vllm_too(place, tmp_path, number):
     """A terminal sends Ctrl-C to both, `kill` does not: vLLM went on listening."""
     folder = tmp_path / "vllm" / "entrypoints" / "openai"

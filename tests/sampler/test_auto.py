@@ -71,12 +71,24 @@ def test_the_auto_classes_and_the_pipeline_take_a_heads_folder(saved, tokenizer,
         AutoModelForCausalLM.from_pretrained(head, device_map={"model": 0, "lm_head": 1})
 
 
-@pytest.mark.parametrize("used", ["t3lib.load_model", "t3lib.tilt", "t3lib.sampler.tilt"])
-def test_using_a_part_with_transformers_is_enough(used):
-    code = "import t3lib\nimport t3lib.sampler.tilt\n" if "sampler" in used else "import t3lib\n"
-    code += f"{used}\nfrom transformers import AutoConfig\nprint(AutoConfig.for_model('t3-head'))"
+USES = ("t3lib.load_model", "t3lib.tilt", "t3lib.sampler.tilt")
+FORKED = """
+import os
+from transformers import AutoConfig, GenerationMixin, PreTrainedModel
+for used in {uses}:
+    if not os.fork():  # each use meets a process that has Transformers, and nothing of t3lib
+        __import__("t3lib.sampler.tilt" if "sampler" in used else "t3lib")
+        eval(used, {{"t3lib": __import__("t3lib")}})
+        print(used, type(AutoConfig.for_model("t3-head")).__name__, flush=True)
+        os._exit(0)
+    os.wait()
+"""
+
+
+def test_using_a_part_with_transformers_is_enough():
+    code = FORKED.format(uses=USES)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0 and done.stdout.startswith("T3Config"), done.stderr
+    assert done.stdout == "".join(f"{used} T3Config\n" for used in USES), done.stderr
 
 
 def test_a_head_names_no_folder_of_the_machine_and_finds_it_again(saved, tokenizer):

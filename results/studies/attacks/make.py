@@ -81,8 +81,7 @@ FULL = {
 }
 FEW = {"steps": (0, 2), "bits": (32, 8), "samples": 2, "authors": (1, 2), "of_authors": 20}
 TINY = {
-    "stage": {"authors": 20, "questions": 4, "hidden": 32, "heads": 2, "epochs": 3, "vocab": 600},
-    "hyper": script.TINY["hyper"] | {"NPO": {"epochs": 1}},
+    "stage": {"authors": 20, "questions": 2, "hidden": 32, "heads": 2, "epochs": 3, "vocab": 1600},
 }
 
 Entry = dict[str, Any]  # one row of a table

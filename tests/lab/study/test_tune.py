@@ -13,7 +13,7 @@ TINY = {
     "stage": {
         "authors": 20,
         "questions": 8,
-        "vocab": 600,
+        "vocab": 1600,
         "hidden": 16,
         "layers": 1,
         "heads": 2,
