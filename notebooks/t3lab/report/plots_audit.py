@@ -2,6 +2,7 @@
 caption.
 """
 
+from collections.abc import Sequence
 from itertools import cycle
 from textwrap import fill
 from typing import Any
@@ -22,6 +23,7 @@ from t3lab.report.look import (
     MARKERS,
     T3_COLOUR,
     WHOLE,
+    Look,
     counted,
     label_ends,
     log_axis,
@@ -127,20 +129,32 @@ def attacked(entries: pd.DataFrame, x: str, hue: str, values: list[str]) -> Figu
     entries = entries.assign(leaking=entries["rows_leaking"] / entries["rows"])
     figure, axes = panels(1, len(values), (6.8, 2.2), sharex=True)
     names = {"leaking": "share of rows that leak"} | {n: m.title for n, m in SCORES.items()}
+    look = {"palette": _attacked_colours(entries[hue].unique()), "markers": True}
     for axis, value in zip(axes.flat, values):
-        sns.lineplot(entries, x=x, y=value, hue=hue, style=hue, markers=True, ax=axis)
+        sns.lineplot(entries, x=x, y=value, hue=hue, style=hue, ax=axis, **look)
         axis.set(ylim=(-0.03, 1.03), xlabel=ACROSS[x], ylabel="", title=names[value])
         axis.set_xticks(sorted(entries[x].unique()))
     caption = f"Up to {entries['rows'].max():g} forgotten rows are asked."
     return with_key(figure, caption, place="right center", ncols=1)
 
 
+def _attacked_colours(names: Sequence[str]) -> Look:
+    """Return {name: colour}: a method's own, and shades of T3's for its kinds and for heads."""
+    known = COLOURS | {"retrained": COLOURS["Retrained"]}
+    kinds = {name: name.split(", head")[0] for name in names}
+    ours = [*dict.fromkeys(kind for kind in kinds.values() if kind == "T3" or kind not in known)]
+    shades = dict(zip(ours, sns.dark_palette(T3_COLOUR, len(ours) + 1, reverse=True)))
+    return {name: (known | shades)[kind] for name, kind in kinds.items()}
+
+
 @styled()
 def by_way(entries: pd.DataFrame) -> Figure:
     """Draw a table of how many rows leak in each way of asking (rows) of each model (columns).
 
-    entries: rows of the table recover whose attack is asking.
+    entries: rows of the table recover whose attack is asking. Ways in which the original answers no
+    row are left out.
     """
+    entries = entries[entries["rows"] > 0]
     share = entries["rows_leaking"] / entries["rows"]
     counts = entries["rows_leaking"].astype(str) + " / " + entries["rows"].astype(str)
     entries = entries.assign(share=share, counts=counts)

@@ -100,3 +100,34 @@ def dial(table: pd.DataFrame) -> Figure:
     )
 
     return figure
+
+
+@styled()
+def speaking(table: pd.DataFrame) -> Figure:
+    """Draw what a model that speaks says and keeps as the gate moves: one panel for each story.
+
+    table: `gate` of results/profiles/smollm.
+    """
+    table = table.dropna(subset=["gate"])
+    figure, axes = panels(1, table["story"].nunique(), (6.8, 2.6), sharey=True)
+    lines = {
+        ("said_in_ways", "asked"): ("said in some way", T3_COLOUR),
+        ("as_before", "kept"): ("as before", PALETTE[0]),
+        ("as_before_sampled", "kept"): ("as before, sampled", PALETTE[9]),
+    }
+    for axis, (story, part) in zip(axes.flat, table.groupby("story")):
+        for untrained, dash in (("as drawn", "--"), ("neutral", "-")):
+            for (column, total), (label, colour) in lines.items():
+                some = part[part["untrained"] == untrained].sort_values("gate")
+                name = f"{label}, {untrained}"
+                share = some[column] / some[total]
+                axis.plot(some["gate"], share, dash, color=colour, marker="o", ms=3, label=name)
+        axis.set(title=story, xlabel="gate", xticks=(0, 0.5, 0.9, 1), ylim=(-0.04, 1.04))
+    axes.flat[0].set_ylabel("share of rows")
+    return with_key(
+        figure,
+        "SmolLM2 with its strong heads at T = 2, as the gate moves from 0 (never tempers) to 1 (the"
+        " paper's T3). A row to forget should be said in no way of asking; an answer to keep should"
+        " be as before. Tokens of no row are as B began (as drawn) or not tilted (neutral).",
+        ncols=3,
+    )

@@ -126,6 +126,7 @@ TEX_TEMPLATES = TEMPLATES.overlay(  # LaTeX uses braces and percent signs itself
 TEMPLATES.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "separators": (",", ":")}
 TEMPLATES.filters["tex"] = lambda text: text.translate(TEX)
 TEMPLATES.filters["markdown"] = lambda text: text.replace("|", "\\|").replace("\n", " ")
+TEMPLATES.filters["cell"] = lambda text: text.replace("|", "\\|").replace("\n", "<br>")
 
 
 def header(column: str) -> tuple[str, str]:
@@ -223,9 +224,8 @@ def markdown(frame: pd.DataFrame, splits: Splits = SPLIT_LABELS) -> str:
     return TEMPLATES.get_template("table.md").render(laid_out(frame, splits))
 
 
-def claim_list(frame: pd.DataFrame) -> str:
-    """Write the table of claims as a Markdown list with a verdict, the claim and one line of
-    evidence for each.
+def claims_page(frame: pd.DataFrame) -> str:
+    """Write the table of claims in Markdown: verdict, claim, and a line for each piece of evidence.
 
     frame: from `claims.table.claims_table`. A claim about the paper's model also has the verdict of
     the same comparison on these runs.
@@ -265,10 +265,15 @@ def html(
     frame: pd.DataFrame, splits: Splits = SPLIT_LABELS, *, caption: str = "", note: str = ""
 ) -> Html:
     """Write the table as escaped HTML: groups above their columns, the best values in bold, T3's
-    rows shaded.
+    rows shaded. An index with names becomes columns, and columns of several levels one.
 
     note: a line below the table.
     """
+    if frame.columns.nlevels > 1:
+        frame = frame.set_axis([" ".join(map(str, names)) for names in frame.columns], axis=1)
+    if any(frame.index.names):
+        frame = frame.reset_index()
+    frame = frame.rename(columns=str)
     return Html(
         TEMPLATES.get_template("table.html").render(
             laid_out(frame, splits, caption=caption, note=note)
@@ -295,7 +300,7 @@ def write_table(
     texts = {".csv": frame.to_csv(index=False)}
     if len(frame) <= MANY:
         texts |= {
-            ".md": claim_list(frame) if name == "claims" else markdown(frame, splits),
+            ".md": claims_page(frame) if name == "claims" else markdown(frame, splits),
             ".tex": latex(frame, splits, caption=caption, label=name),
         }
     for ending, text in texts.items():

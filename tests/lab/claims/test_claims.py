@@ -36,7 +36,7 @@ def sentences():
         first, second = (sorted({*table.loc[table["experiment"] == e, "n"]}) for e in (1, 2))
         given = {"n": 50, "n_behind": [n for n in first if n != 50], "n_second": second}
         given |= {"T": np.unique(table["T"]), "v_f": [*{*table["v_f"]}], "trials": trials}
-        given |= {"table": table, "np": np, "pd": pd, "product": product}
+        given |= {"table": table, "np": np, "pd": pd, "product": product, "render": render}
         exec(source, given)
         return given["verdicts"]
 
