@@ -92,7 +92,8 @@ CAPTIONS = {
         " were tried, how many of them need a training, the seeds of each trial (of coarse trials"
         " only the first), the minutes of all trainings (where they were not recorded: those of"
         " these runs, times trainings and seeds), and what was chosen. edge: a chosen value that"
-        " is the lowest or highest of three or more, so that a wider search may find a better one."
+        " is the lowest or highest of three or more, so that a wider search may find a better one;"
+        " for T3 at its other T, too."
         " T3's T and w need no training, and neither does a of RMU (a), the share of the way from"
         " the base's weights to the unlearned ones."
     ),
@@ -350,7 +351,10 @@ def search(
             and (name != OWN_RATE or run["T"] == 1)
         ]
         if entry["trials"] and used:
-            rows.append({"split": split, "method": name, **_spent(entry, used)})
+            row = {"split": split, "method": name, **_spent(entry, used)}
+            if name == "T3":
+                row["edge"] = ", ".join(filter(None, [row["edge"], *_edges_by_T(entries, key)]))
+            rows.append(row)
     for table in dials:
         rows += _searched(table)
     return pd.DataFrame(rows, columns=columns).astype({"trainings": "Int64"})
@@ -368,20 +372,42 @@ def _spent(entry: Mapping[str, Any], used: Sequence[Mapping[str, Any]]) -> dict[
     if np.isnan(seconds):
         seconds = np.mean([one["train"] for one in each]) * len(fits) * len(entry["seeds"])
         seconds += max(one.get("features") or 0.0 for one in each)
-    values = {name: {hyper.get(name) for hyper in tried} for name in chosen}
-    edges = [
-        f"{name} {'lowest' if chosen[name] == min(values[name]) else 'highest'}"
-        for name in sorted(chosen)
-        if len(values[name]) > 2 and chosen[name] in (min(values[name]), max(values[name]))
-    ]
     return {
         "trials": len(tried),
         "trainings": len(fits),
         "seeds": len(entry["seeds"]),
         "minutes": seconds / 60,
         "chosen": ", ".join(f"{name} {value:g}" for name, value in sorted(chosen.items())),
-        "edge": ", ".join(edges),
+        "edge": ", ".join(_edges(entry)),
     }
+
+
+def _edges(entry: Mapping[str, Any]) -> list[str]:
+    """Return the chosen values of a search that are the lowest or highest of three or more."""
+    chosen, tried = entry["chosen"], [trial["hyper"] for trial in entry["trials"]]
+    values = {name: {hyper.get(name) for hyper in tried} for name in chosen}
+    return [
+        f"{name} {'lowest' if chosen[name] == min(values[name]) else 'highest'}"
+        for name in sorted(chosen)
+        if len(values[name]) > 2 and chosen[name] in (min(values[name]), max(values[name]))
+    ]
+
+
+def _edges_by_T(entries: Mapping[str, Mapping[str, Any]], key: str) -> list[str]:
+    """Return the edges of T3's searches at other T than the chosen one, such as "lr lowest at T = 3,
+    4". At T = 1 T3 has a row of its own.
+
+    key: "T3/SPLIT"; the others are "T3/SPLIT/T".
+    """
+    found: dict[str, list[float]] = {}
+    for name, entry in entries.items():
+        T = entry["chosen"].get("temperature")
+        if name.startswith(f"{key}/") and T not in (1, entries[key]["chosen"]["temperature"]):
+            for edge in _edges(entry):
+                found.setdefault(edge, []).append(T)
+    return [
+        f"{edge} at T = {', '.join(f'{T:g}' for T in sorted(each))}" for edge, each in found.items()
+    ]
 
 
 def _searched(table: pd.DataFrame) -> list[dict[str, Any]]:

@@ -282,13 +282,17 @@ def test_a_search_is_shown_where_the_runs_were_made_with_its_choice():
         "NPO/forget10": {"chosen": npo, "seeds": [1, 2], "trials": trials},
         "NPO/forget05": {"chosen": npo, "seeds": [1, 2], "trials": trials},  # no run of that split
         "T3/forget10": {"chosen": t3 | {"temperature": 2.5}, "seeds": [1], "trials": heads},
-        "T3/forget10/4": {"chosen": t3, "seeds": [1], "trials": heads[-3:]},
+        "T3/forget10/4": {
+            "chosen": t3 | {"temperature": 4.0},
+            "seeds": [1],
+            "trials": heads[-3:],
+        },
     }
     table = tables.search(runs, entries)
     columns = ["split", "method", "trials", "trainings", "seeds", "edge"]
     assert table[columns].values.tolist() == [
         ["forget10", "NPO", 2, 2, 2, ""],
-        ["forget10", "T3", 9, 3, 1, "lr highest"],
+        ["forget10", "T3", 9, 3, 1, "lr highest, lr highest at T = 4"],
     ]
     assert table["minutes"].tolist() == pytest.approx([4.0, (3 * 4.0 + 2.0) / 60]), (
         "what was not recorded is reckoned: three trainings, and features once"
