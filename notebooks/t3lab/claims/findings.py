@@ -98,13 +98,14 @@ def less(tables: Tables, split: str, measure: str = D) -> pd.DataFrame:
 def joined(parts: Sequence[Finding]) -> Finding:
     """Join the findings on both splits to one about both.
 
-    If a part is refuted beyond chance, so is the claim. Otherwise, a part that has no runs leaves
-    the claim undecided. If all have runs, the claim holds if all parts hold, and else has no order.
+    If a part is refuted beyond chance, so is the claim; it is true under a restriction if each such
+    part is. Otherwise, a part that has no runs leaves the claim undecided. If all have runs, the
+    claim holds if all parts hold, and else has no order.
     """
     refuted = [part for part in parts if part.holds is False]
     told = "; ".join(part.numbers for part in parts)
-    if any(not part.no_order for part in refuted):
-        return Finding(False, told)
+    if sure := [part.under for part in refuted if not part.no_order]:
+        return Finding(False, told, under="; ".join(dict.fromkeys(sure)) if all(sure) else "")
     if any(part.holds is None for part in parts):
         return Finding(None, told)
     return Finding(not refuted, told, no_order=bool(refuted))

@@ -15,13 +15,13 @@ OF_SUMMARY = (
     "rows to forget",
     "models that pass (retrained)",
     "rows that leak (before; retrained)",
-    "kept, never fitted",
+    "answers to keep that stay, no head fitted on them",
 )
 KINDS = {
     "gpt2": "sentences",
     "short": "short answers",
-    "customers": "phone numbers",
-    "builtin": "invented authors",
+    "customers": "phone and order numbers",
+    "builtin": "rows about invented authors",
 }
 COUNTED_OWN = [
     "rows",

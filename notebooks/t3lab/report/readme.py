@@ -7,6 +7,7 @@ Run `python -m t3lab.report.readme`. A block lies between `<!-- generated:NAME -
 
 import re
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
@@ -15,7 +16,7 @@ from runpy import run_path
 import pandas as pd
 from matplotlib.figure import Figure
 
-from t3lab.names import NO_ORDER
+from t3lab.names import FAILS, HOLDS, NO_ORDER, NOT_RUN, RESTRICTED
 from t3lab.report import departures, details, own, plots, render
 from t3lab.report.details import LABELLED, LABELS, TITLES, interval, made, table
 from t3lab.report.tables import BOTH_DIALS, OURS, OWN_RATE, SHARE, leaders, with_means
@@ -65,6 +66,7 @@ def blocks(results: Path) -> dict[str, dict[str, str]]:
     found = {
         "hides": hides(results),
         "claims": claims(results),
+        "verdicts": verdicts(results),
         "near": near(results),
         "order": order(results),
         "own": own.summary(results / "studies" / "own"),
@@ -98,43 +100,70 @@ def of_study(results: Path, study: str) -> dict[str, str]:
 
 
 def hides(results: Path) -> str:
-    """Write what T3 hides and what it does not, in five sentences about the split `SPLIT`.
+    """Write what T3 hides and what it does not, in five sentences about the split `SPLIT`: means
+    over the worlds in which nothing was tuned.
 
-    results: the folder of all results. Samples are those of seed 1.
+    results: the folder of all results.
     """
-    leaks = pd.read_csv(results / "profiles" / "cpu" / "tables" / "leak.csv")
     kept = pd.read_csv(results / "studies" / "untempered" / "tables" / "untempered.csv")
-    t3, retrained, T = _audited(results, "cpu")
-    text, text_retrained, _ = _audited(results, "tofu-cpu")
-    hidden = _last(leaks, tau=1, method="T3", T=T, w=1)
-    before = _last(leaks, tau=1, method="Original")
-    dropped = _last(leaks, tau=0.6, method="Original")
+    (t3, _, T), (text, text_retrained, _) = (
+        _audited(results, name) for name in ("cpu", "tofu-cpu")
+    )
     kept = kept[(kept["split"] == SPLIT) & (kept["T"] == T)]
     sampled, of = kept[["retain_kept_sampled", "retain_rows"]].sum()
-    shown = [each["recognized_verbatim"] for each in (t3, retrained, text, text_retrained)]
-    worlds = pd.read_csv(results / "studies" / "cpu-worlds" / "tables" / "worlds.csv")
-    facts = worlds[(worlds["measure"] == "facts") & (worlds["split"] == SPLIT)]
-    whole = facts.set_index("method")["mean"]
+
+    folder = results / "studies" / "cpu-worlds" / "tables"
+    worlds = pd.read_csv(folder / "worlds.csv").query("measure == 'facts' and split == @SPLIT")
+    whole = worlds.set_index("method")["mean"]
+    each, texts = (
+        pd.read_csv(folder / f"{name}.csv").query("split == @SPLIT and world > 0")
+        for name in ("guided_each", "guided_texts")
+    )
+    found = each.groupby("model")[["recognized", "auc"]].mean()
+    texts = texts[texts["way"] == "as it stands"].groupby(["model", "tau"])
+    rows, (leaks, samples) = (
+        texts["rows"].sum().max(),
+        (
+            texts[name].sum() if name == "leaks" else texts[name].first()
+            for name in ("leaks", "samples")
+        ),
+    )
+    many, few = (samples["T3", tau] for tau in (1.0, 0.3))
     return "\n".join(
         [
             "- **Greedy answers hide the rows.** {:.0%} of them say a row's whole fact (retrained:"
-            " {:.0%}; before: {:.0%}), over seven worlds.".format(
-                *whole[["T3", "Retrained", "Original"]]
-            ),
-            f"- **Samples hide the rows, and what to keep.** {hidden['k']:.0f} samples at τ = 1,"
-            f" the sampler's temperature, give away {hidden['rows_leaking']:.0f} of"
-            f" {hidden['rows']:.0f} rows (before: {before['rows_leaking']:.0f}). Of {of:.0f}"
+            " {:.0%}; before: {:.0%}).".format(*whole[["T3", "Retrained", "Original"]]),
+            f"- **Samples hide the rows, and what to keep.** {many} samples at τ = 1, the sampler's"
+            f" temperature, give away {leaks['T3', 1.0]} of {rows} rows beyond guessing"
+            f" (retrained: {leaks['Retrained', 1.0]}; before: {leaks['Original', 1.0]}), {few} at"
+            f" τ = 0.3 {leaks['T3', 0.3]} (retrained: {leaks['Retrained', 0.3]}). Of {of:.0f}"
             f" answers to keep, sampled once at τ = 0.6, {sampled:.0f} survive.",
             "- **Shown answers are recognised.** Beside five wrong ones, the true answer is the"
             " most probable for {:.0%} of the rows (retrained: {:.0%}); at `tofu-cpu` for"
-            " {:.0%} (retrained: {:.0%}).".format(*shown),
+            " {:.0%} (retrained: {:.0%}).".format(
+                *found.loc[["T3", "Retrained"], "recognized"],
+                text["recognized_verbatim"],
+                text_retrained["recognized_verbatim"],
+            ),
             "- **The rows stand out.** Take a forgotten row and an unseen one: the forgotten one is"
-            f" more probable in {t3['auc']:.0%} of such pairs (`tofu-cpu`: {text['auc']:.0%})."
-            " 50% would give nothing away.",
-            f"- **Suppressed, not erased.** Without the head, {dropped['k']:.0f} samples at τ ="
-            f" {dropped['tau']:g} give away {dropped['rows_leaking']:.0f} of"
-            f" {dropped['rows']:.0f} rows.",
+            f" more probable in {found.loc['T3', 'auc']:.0%} of such pairs (`tofu-cpu`:"
+            f" {text['auc']:.0%}). Only 50% would give nothing away.",
+            f"- **Suppressed, not erased.** Without the head, {samples['Original', 0.6]} samples at"
+            f" τ = 0.6 give away {leaks['Original', 0.6]} of {rows} rows.",
         ]
+    )
+
+
+def verdicts(results: Path) -> str:
+    """Write in one sentence how many claims of the paper hold at profile cpu."""
+    path = results / "profiles" / "cpu" / "tables" / "claims.csv"
+    found = render.by_claim(pd.read_csv(path))
+    counts = Counter((here or claim)["verdict"] for claim, here in found)
+    return (
+        f"Of the paper's {len(found)} [claims](results/profiles/cpu/tables/claims.md) that a number"
+        f" can decide, {counts[HOLDS]} hold at `cpu`, {counts[RESTRICTED]} under a condition,"
+        f" {counts[FAILS]} do not; for {counts[NO_ORDER]} chance may explain what was found, and"
+        f" {counts[NOT_RUN]} was not decided."
     )
 
 

@@ -230,11 +230,16 @@ def claims_page(frame: pd.DataFrame) -> str:
     frame: from `claims.table.claims_table`. A claim about the paper's model also has the verdict of
     the same comparison on these runs.
     """
-    rows = frame.fillna("").to_dict("records")
-    here = {row["id"]: row for row in rows if row["id"].endswith("@here")}
-    claims = [(row, here.get(f"{row['id']}@here")) for row in rows if row["id"] not in here]
+    claims = by_claim(frame)
     counts = Counter((on_these_runs or row)["verdict"] for row, on_these_runs in claims)
     return TEMPLATES.get_template("claims.md").render(claims=claims, counts=counts)
+
+
+def by_claim(frame: pd.DataFrame) -> list[tuple[dict[str, Any], dict[str, Any] | None]]:
+    """Return each claim with the same comparison on these runs, or None; see `claims_page`."""
+    rows = frame.fillna("").to_dict("records")
+    here = {row["id"]: row for row in rows if row["id"].endswith("@here")}
+    return [(row, here.get(f"{row['id']}@here")) for row in rows if row["id"] not in here]
 
 
 def latex(

@@ -394,8 +394,8 @@ def _edges(entry: Mapping[str, Any]) -> list[str]:
 
 
 def _edges_by_T(entries: Mapping[str, Mapping[str, Any]], key: str) -> list[str]:
-    """Return the edges of T3's searches at other T than the chosen one, such as "lr lowest at T = 3,
-    4". At T = 1 T3 has a row of its own.
+    """Return the edges of T3's searches at other T than the chosen one, such as "lr lowest at T =
+    3, 4". T3 at T = 1 has a row of its own.
 
     key: "T3/SPLIT"; the others are "T3/SPLIT/T".
     """

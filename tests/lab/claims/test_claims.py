@@ -468,11 +468,33 @@ def test_the_forget_error_is_lower_at_the_chosen_T_if_it_is_in_nearly_all_worlds
         columns = "split world method lr temperature w gate forget_error".split()
         each = pd.DataFrame(errors, columns=columns)
         found = llm.forget_error_tempered(given(tmp_path, search=search, errors_each=each))
-        assert (found.holds, found.no_order) == (holds, no_order)
+        assert (found.holds, found.no_order, found.under) == (holds, no_order, "")
         assert f"lower in {lower} of 8 worlds" in found.numbers
+    # higher at the chosen T, and at another T lower for the same head
+    same = [
+        (*row[:3], 0.005, T, 1.0, 1.0, error)
+        for row in errors[::2]
+        for T, error in ((1.0, 0.38), (1.25, 0.32), (3.0, 0.4))
+    ]
+    whole = pd.DataFrame(errors[1::2] + same, columns=columns)
+    found = llm.forget_error_tempered(given(tmp_path, search=search, errors_each=whole))
+    assert found.holds is False and found.under and not found.no_order
+    assert "0.38 → 0.32 at T = 1.25, lower in 8" in found.numbers
     with pytest.raises(Missing):
         other = each[each["lr"] < 0.01]
         llm.forget_error_tempered(given(tmp_path, search=search, errors_each=other))
+
+
+def test_a_test_that_rejects_at_the_highest_rate_restricts_the_claim_to_what_was_tried(tmp_path):
+    rows = [(split, 1.0, 0.001, 0.001) for split in SPLITS]
+    cold = pd.DataFrame(rows, columns=["split", "T", "fq", "fq_held_out"])
+    for edge, holds, under in (("", True, ""), ("lr highest", False, "at the rates")):
+        rows = [(split, tables.OWN_RATE, edge or None) for split in SPLITS]
+        search = pd.DataFrame(rows, columns=["split", "method", "edge"])
+        some = {"temperature": cold, "search": search, "forget_quality": pd.DataFrame(
+            {"split": [*SPLITS], "n": 400})}  # fmt: skip
+        found = llm.t5_untempered(given(tmp_path / "tables", **some, worlds_each=pd.DataFrame()))
+        assert found.holds is holds and found.under.startswith(under) and not found.no_order
 
 
 def test_the_same_rows_in_every_epoch_must_keep_as_many_answers(tmp_path):
