@@ -12,10 +12,8 @@ was taught, or with capitals and authors that it knew (pretrained.py). These nee
 and run only when they are named.
 
 Choices are ways of unlearning, by default the new fit alone. "new fit" is what `t3 unlearn` does.
-"as drawn" is the new fit without neutral tokens, "without slips" and the like without one
-of its tricks. "plain fit", in lines of earlier commits, is a
-head that is fitted on the rows alone, with the tokens that no row taught as drawn, and T, w and the
-learning rate chosen by the full judgement. "retrained" is a model that never saw the rows; of what
+"as drawn" is the new fit without neutral tokens, "without slips" and the like without one of its
+tricks. "retrained" is a model that never saw the rows; of what
 SmolLM2 knew by itself there is none. All of them are also asked by judge.py, a script that shares
 no code with t3lib:
 
@@ -31,9 +29,9 @@ guesses too, so its count for a retrained model stands beside it (judge_retraine
 It writes OUT/own.csv, one line for each measure, and OUT/judged.csv, one line for each row to
 forget on which verdict and judge differ. Every line has the commit that made it, so with
 uncommitted changes it refuses to write into results/. A case and seed whose lines are of this
-commit is not run again, so the same command continues a killed run. seconds: of one core, for the
-fit and the choice of w. All choices are judged together, because answers that are still identical
-share the base's passes.
+commit is not run again, and its heads are kept in the cache, so the same command continues a
+killed run. seconds: of one core, for the fit and the choice of w. All choices are judged together,
+because answers that are still identical share the base's passes.
 
 attack.csv is not made here: somebody who knew neither our ways of asking nor the fit attacked the
 models of gpt2 that passed. For each family of attacks it has the askings and those in which the
@@ -59,7 +57,7 @@ from cases import builtin, memorised
 from t3lab import results
 from t3lib.cli import Parser, names, whole_numbers
 from t3lib.core.errors import UserError
-from t3lib.core.files import atomic_write, write_json
+from t3lib.core.files import atomic_write, cache_dir, read_json, write_json
 from t3lib.own import lessons, wording
 from t3lib.own.answers import collect_answers, collect_by_tilt
 from t3lib.own.assess import complete, counts_of, inquiry_of
@@ -184,7 +182,9 @@ def lines_of(
         found["retrained"] = {name: report["forget"][name] for name in COUNTS}
         found["retrained"]["status"] = verdict(report)["status"]
     guesses, differ = sum(each["leaks"] for each in guessed.values()), list[tuple]()
-    for name, (unlearned, seconds) in unlearned_by(model, tokenizer, rows, seed, choices, tiny):
+    commit = results.provenance()["git_commit"]
+    kept = None if tiny else cache_dir("own-study", f"{case}-seed{seed}-{commit}")
+    for name, (unlearned, seconds) in unlearned_by(model, tokenizer, rows, seed, choices, kept):
         found[name] = measured(unlearned.report) | {"seconds": seconds}
         print(f"{case} seed {seed}, {name}\n{unlearned.report}\n", flush=True)
         if not judges:
@@ -207,22 +207,33 @@ def lines_of(
 
 
 def unlearned_by(
-    base: Any, tokenizer: Any, rows: Rows, seed: int, names: list[str], tiny: bool
+    base: Any, tokenizer: Any, rows: Rows, seed: int, names: list[str], kept: Path | None
 ) -> Iterator[tuple[str, tuple[T3ForCausalLM, int]]]:
     """Unlearn the rows by every choice, and yield its name, the model with its report, and the
     seconds of its fit.
+
+    kept: a folder whose heads of an earlier, killed run are taken, and where heads are saved. None
+    chooses little, as with --tiny, and saves nothing.
     """
-    few = FEW if tiny else {}
+    few = {} if kept else FEW
     hows = {name: Choices(seed=seed, **CHOICES.get(name, {}), **few) for name in names}
     request = checked_request(base, tokenizer, rows, Choices(seed=seed))
     inquiry = inquiry_of(request.tokenizer, request.rows)
     made, seconds = [], []
     for name, how in hows.items():
-        began = time.process_time()
+        began, place = time.process_time(), kept and kept / name
+        if place and (place / "choice.json").is_file():
+            chosen = read_json(place / "choice.json")
+            made.append((T3ForCausalLM.from_pretrained(place, base=base), chosen["chosen"]))
+            seconds.append(chosen["seconds"])
+            continue
         with patch.object(*TRICKS[name]) if name in TRICKS else nullcontext():
             made.append(without_verdict(request, inquiry, how))
         seconds.append(round(time.process_time() - began))
         print(f"{name}: fitted in {seconds[-1]} s of one core", flush=True)
+        if place:
+            made[-1][0].save_pretrained(place)
+            write_json(place / "choice.json", {"chosen": made[-1][1], "seconds": seconds[-1]})
 
     tilts = [*UNTILTED, *((each.heads[0], each.temperature) for each, _ in made)]
     before, *answers = collect_by_tilt(base, request.tokenizer, inquiry, tilts, seed=seed)
