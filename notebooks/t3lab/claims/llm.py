@@ -30,7 +30,7 @@ TEN = tuple(name for name in paper_table(1)["method"].unique() if name not in ("
 REJECTED = 0.05  # a Forget Quality below this rejects: what "zero" must mean for a p-value
 FRACTION = 0.1  # what "a small fraction" means at most
 SAME = 0.005  # means of ROUGE-L that differ by less are called equal
-NOISE = 0.2  # seconds of the same work differed by up to this share from run to run
+NOISE = 0.2  # two runs' seconds differed by less, but for one method of ten (28%)
 
 
 # ---- Tables 1 and 4 -----------------------------------------------------------------------------

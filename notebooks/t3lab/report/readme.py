@@ -121,13 +121,7 @@ def hides(results: Path) -> str:
     )
     found = each.groupby("model")[["recognized", "auc"]].mean()
     texts = texts[texts["way"] == "as it stands"].groupby(["model", "tau"])
-    rows, (leaks, samples) = (
-        texts["rows"].sum().max(),
-        (
-            texts[name].sum() if name == "leaks" else texts[name].first()
-            for name in ("leaks", "samples")
-        ),
-    )
+    rows, leaks, samples = texts["rows"].sum().max(), texts["leaks"].sum(), texts["samples"].first()
     many, few = (samples["T3", tau] for tau in (1.0, 0.3))
     return "\n".join(
         [
@@ -136,8 +130,8 @@ def hides(results: Path) -> str:
             f"- **Samples hide the rows, and what to keep.** {many} samples at τ = 1, the sampler's"
             f" temperature, give away {leaks['T3', 1.0]} of {rows} rows beyond guessing"
             f" (retrained: {leaks['Retrained', 1.0]}; before: {leaks['Original', 1.0]}), {few} at"
-            f" τ = 0.3 {leaks['T3', 0.3]} (retrained: {leaks['Retrained', 0.3]}). Of {of:.0f}"
-            f" answers to keep, sampled once at τ = 0.6, {sampled:.0f} survive.",
+            f" τ = 0.3 {leaks['T3', 0.3]} (retrained: {leaks['Retrained', 0.3]}). At profile"
+            f" `cpu`, of {of:.0f} answers to keep, sampled once at τ = 0.6, {sampled:.0f} survive.",
             "- **Shown answers are recognised.** Beside five wrong ones, the true answer is the"
             " most probable for {:.0%} of the rows (retrained: {:.0%}); at `tofu-cpu` for"
             " {:.0%} (retrained: {:.0%}).".format(
