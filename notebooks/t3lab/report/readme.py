@@ -130,18 +130,18 @@ def hides(results: Path) -> str:
             f"- **Samples hide the rows, and what to keep.** {many} samples at τ = 1, the sampler's"
             f" temperature, give away {leaks['T3', 1.0]} of {rows} rows beyond guessing"
             f" (retrained: {leaks['Retrained', 1.0]}; before: {leaks['Original', 1.0]}), {few} at"
-            f" τ = 0.3 {leaks['T3', 0.3]} (retrained: {leaks['Retrained', 0.3]}). At profile"
-            f" `cpu`, of {of:.0f} answers to keep, sampled once at τ = 0.6, {sampled:.0f} survive.",
+            f" τ = 0.3 {leaks['T3', 0.3]} (retrained: {leaks['Retrained', 0.3]}). At `cpu`"
+            f" {sampled:.0f} of {of:.0f} answers to keep survive one sample at τ = 0.6.",
             "- **Shown answers are recognised.** Beside five wrong ones, the true answer is the"
-            " most probable for {:.0%} of the rows (retrained: {:.0%}); at `tofu-cpu` for"
-            " {:.0%} (retrained: {:.0%}).".format(
+            " most probable for {:.0%} of the rows (retrained: {:.0%}; `tofu-cpu`: {:.0%},"
+            " retrained {:.0%}).".format(
                 *found.loc[["T3", "Retrained"], "recognized"],
                 text["recognized_verbatim"],
                 text_retrained["recognized_verbatim"],
             ),
-            "- **The rows stand out.** Take a forgotten row and an unseen one: the forgotten one is"
-            f" more probable in {found.loc['T3', 'auc']:.0%} of such pairs (`tofu-cpu`:"
-            f" {text['auc']:.0%}). Only 50% would give nothing away.",
+            "- **The rows stand out.** A forgotten row is more probable than an unseen one in"
+            f" {found.loc['T3', 'auc']:.0%} of pairs (`tofu-cpu`: {text['auc']:.0%}); 50% would"
+            " give nothing away.",
             f"- **Suppressed, not erased.** Without the head, {samples['Original', 0.6]} samples at"
             f" τ = 0.6 give away {leaks['Original', 0.6]} of {rows} rows.",
         ]

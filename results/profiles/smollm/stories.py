@@ -38,18 +38,26 @@ SHOWN = {  # the questions of the answers below the picture
         "What is Tobias Okwuosa's telephone number?",
     ),
 }
-# Answers in the picture, those of T3 with the strong head: label -> (T, gate).
-ANSWERS = {
-    "base": (None, None),
-    "T = 1": (1.0, 1.0),
-    "T = 2": (2.0, 1.0),
-    "T = 2, gate": (2.0, GATE),
+# The panels of the picture: head -> title.
+PANELS = {
+    "weak": "a weak f, as in the paper",
+    "strong": "a strong f",
+    "strongest": "the strongest f",
 }
+# Answers below the panels: label -> (head, T).
+ANSWERS = {
+    "base": None,
+    "weak f, T = 2": ("weak", 2.0),
+    "strong f, T = 2": ("strong", 2.0),
+    "strongest f, T = 1": ("strongest", 1.0),
+}
+# By the idea of *least*: nothing is said, and most is kept, sampled too (f at 2e-2 does as well).
+LEAST = ("strongest", 1.0)
 # Colours of the picture on a light and on a dark page: letters, frame and grid, what is said, what
-# is kept, what is kept with the gate.
+# is kept, what is gone.
 INKS = (
-    ("#1f2328", "0.8", "#c0392b", "#0757c0", "#0a6b3d"),
-    ("#e8eaed", "0.35", "#ff9a92", "#8ab4f8", "#5fd39b"),
+    ("#1f2328", "0.8", "#c0392b", "#0757c0", "0.45"),
+    ("#e8eaed", "0.35", "#ff9a92", "#8ab4f8", "0.65"),
 )
 INKED = ("text.color", "axes.labelcolor", "xtick.color", "ytick.color")
 CAPTION = (
@@ -99,63 +107,58 @@ def lines(name: str, told: stories.Told, dials: dict[str, dict[str, Any]]) -> pd
 
 
 def figure(table: pd.DataFrame, ink: tuple[str, ...] = INKS[0]) -> Figure:
-    """Draw the story of rows learned by heart: what is said of the rows to forget against T for
-    each head; what the strong head keeps, with and without the gate; and some of its answers.
+    """Draw the story of rows learned by heart: for three heads what is said of the rows to forget,
+    and what stays of the answers to keep, against T. Below are answers to a question of each kind.
 
     table: `stories_by_T`. ink: one of `INKS`.
     """
     part = table[table["story"] == [*STORIES][1]]
-    text, frame, said, kept, gated = ink
+    base = part[part["T"].isna()].iloc[0]
+    text, frame, said, kept, gone = ink
     with styled(
         LARGE | dict.fromkeys(INKED, text) | {"axes.edgecolor": frame, "grid.color": frame}
     ):
-        drawn = Figure(figsize=(8.3, 5.8), layout="constrained", facecolor="none")
-        plots, answers = drawn.subfigures(2, 1, height_ratios=(3.0, 2.5))
-        left, right = plots.subplots(1, 2, sharex=True, sharey=True)
-        for axis in (left, right):
-            axis.set(xlabel="temperature T", ylim=(0, 104), xticks=[1, 2, 3, 4], facecolor="none")
+        drawn = Figure(figsize=(8.3, 5.0), layout="constrained", facecolor="none")
+        plots, answers = drawn.subfigures(2, 1, height_ratios=(3.0, 2.3))
+        axes = plots.subplots(1, len(PANELS), sharex=True, sharey=True)
+        ends, of_base = [], 100 * base["as_before_sampled"] / base["kept"]
+        for axis, (head, title) in zip(axes, PANELS.items()):
+            lines = at(part, head=head, w=1, gate=1).sort_values("T")
+            for label, column, of, colour, style in (
+                ("said", "said", "asked", said, "-"),
+                ("kept", "as_before", "kept", kept, "-"),
+                ("kept, sampled", "as_before_sampled", "kept", kept, "--"),
+            ):
+                share = 100 * lines[column] / lines[of]
+                axis.plot(lines["T"], share, style, color=colour, marker=".", clip_on=False)
+                ends.append((label, float(share.iloc[-1]), colour))
+            axis.axhline(of_base, color=text, ls=":", lw=0.8)
+            axis.set(ylim=(0, 104), xticks=[1, 2, 3, 4], facecolor="none")
+            axis.set_title(f"{title}\n(learning rate {RATES[head]:g})")
+        axes[0].set_ylabel("% of answers")
+        axes[1].set_xlabel("temperature T")
+        axes[-1].annotate("least", (1, 0), (1.03, 5), color=text)
+        label_ends(axes[-1], [*ends[-3:], ("the base, sampled", of_base, text)])
 
-        # numbers that are said, by head
-        ends = []
-        for number, (name, rate) in enumerate(RATES.items()):
-            line = at(part, head=name, w=1, gate=1).sort_values("T")
-            share = 100 * line["said"] / line["asked"]
-            left.plot(
-                line["T"], share, color=said, marker=".", alpha=1 - 0.2 * number, clip_on=False
-            )
-            ends.append((f"{name} f ({rate:g})", float(share.iloc[-1]), said))
-        left.set_title("to forget: greedy answers that say it")
-        left.set_ylabel("% of answers")
-
-        # what stays of the rows to keep, with the strong head
-        base, kept_ends = part[part["T"].isna()].iloc[0], []
-        for label, gate, column, colour, style in (
-            ("greedy", 1, "as_before", kept, "-"),
-            ("sampled", 1, "as_before_sampled", kept, "--"),
-            ("sampled, gate", GATE, "as_before_sampled", gated, "--"),
-        ):
-            line = at(part, head="strong", w=1, gate=gate).sort_values("T")
-            share = 100 * line[column] / line["kept"]
-            right.plot(line["T"], share, style, color=colour, marker=".", clip_on=False)
-            kept_ends.append((label, float(share.iloc[-1]), colour))
-        of_base = 100 * base["as_before_sampled"] / base["kept"]
-        right.axhline(of_base, color=text, ls=":", lw=0.8)
-        right.set_title("to keep: answers as before (strong f)")
-        label_ends(left, ends)
-        label_ends(right, [*kept_ends, ("the base, sampled", of_base, text)])
-
-        # whole answers, with the secret in colour
-        y = 0.97
+        # whole answers: the secret in colour where it is said, struck out behind the answer if not
+        y = 0.98
         for kind, question in zip(("forget", "keep"), SHOWN[[*STORIES][1]]):
             answers.text(0.01, y, f"to {kind}: {question}", va="top", style="italic")
-            truth = stories.SECRET.search(base[f"{kind}_answer"])
-            for label, (T, gate) in ANSWERS.items():
-                y -= 0.095
-                row = base if T is None else at(part, head="strong", w=1, gate=gate, T=T).iloc[0]
-                colour = said if kind == "forget" else kept
-                written(answers, (0.01, y), label, row[f"{kind}_answer"], truth[0], colour)
+            secret = stories.SECRET.search(base[f"{kind}_answer"])[0]
+            colour = said if kind == "forget" else kept
+            for label, dials in ANSWERS.items():
+                y -= 0.1
+                row = base if dials is None else one(part, *dials)
+                label += " (least)" * (dials == LEAST)
+                parts = pieces(label, row[f"{kind}_answer"], secret, colour, gone)
+                written(answers, (0.01, y), parts)
             y -= 0.12
     return drawn
+
+
+def one(part: pd.DataFrame, head: str, T: float) -> pd.Series:
+    """Return the line of a head at a temperature."""
+    return at(part, head=head, w=1, gate=1, T=T).iloc[0]
 
 
 def at(part: pd.DataFrame, **dials: Any) -> pd.DataFrame:
@@ -164,25 +167,32 @@ def at(part: pd.DataFrame, **dials: Any) -> pd.DataFrame:
     return part[(part[wanted.index] == wanted).all(axis=1)]
 
 
-def written(
-    place: Any, corner: tuple[float, float], label: str, answer: str, secret: str, colour: str
-) -> None:
-    """Write an answer into a figure, with the secret in bold and in this colour where it is said.
+def pieces(
+    label: str, answer: str, secret: str, colour: str, gone: str
+) -> list[tuple[str, dict[str, Any]]]:
+    """Cut an answer into texts with their looks: the secret in bold and in this colour where it is
+    said, else behind the answer, struck out.
 
-    place: a subfigure. corner: the upper left one of the text, as shares of its width and height.
     label: what precedes the answer.
     """
-    before, found, after = shorten(answer, 100, placeholder=" …").partition(secret)
-    parts = [
-        (f"{label}: ", {}),
-        (before, {}),
-        (found, {"color": colour, "weight": "bold"}),
-        (after, {}),
-    ]
-    pieces = [
-        TextArea(piece.replace("$", r"\$"), textprops=props) for piece, props in parts if piece
-    ]
-    box = HPacker(children=pieces, pad=0, sep=0)
+    before, found, after = answer.partition(secret)
+    if found:
+        said = [(before, {}), (found, {"color": colour, "weight": "bold"}), (after, {})]
+    else:
+        struck = "".join(f"{letter}\u0336" for letter in secret)
+        said = [(shorten(answer, 62, placeholder=" … "), {}), (f"  {struck}", {"color": gone})]
+    return [(f"{label}: ", {"color": gone}), *said]
+
+
+def written(
+    place: Any, corner: tuple[float, float], parts: list[tuple[str, dict[str, Any]]]
+) -> None:
+    """Write texts with their looks into one line of a figure.
+
+    place: a subfigure. corner: the upper left one of the line, as shares of its width and height.
+    """
+    texts = [TextArea(text.replace("$", r"\$"), textprops=look) for text, look in parts if text]
+    box = HPacker(children=texts, pad=0, sep=0)
     place.add_artist(
         AnnotationBbox(
             box, corner, xycoords=place.transSubfigure, box_alignment=(0, 1), frameon=False, pad=0
