@@ -191,7 +191,8 @@ def _scopes(notebook: Notebook, profile: Profile) -> list[Scope]:
         shared = profile["together"].get(notebook.name, [])
         one = tuple(method for method in METHODS if method in shared and method in methods)
         groups = [one] * bool(one) + [(method,) for method in methods if method not in one]
-    splits = profile["splits"] if "split" in role.each else [None]
+    # the largest split first: at the end no long job should be left alone
+    splits = sorted(profile["splits"], reverse=True) if "split" in role.each else [None]
     return [Scope(group, split) for split in splits for group in groups]
 
 

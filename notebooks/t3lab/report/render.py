@@ -321,12 +321,14 @@ def save_figure(path: str | Path, figure: "Figure", caption: str = "") -> Path:
     by default the figure's label, becomes the title in the file. The ground is white, unless the
     figure has none.
     """
+    from matplotlib.colors import to_rgba
+
     from t3lab.report.look import styled
 
     stamp = {"Title": caption or figure.get_label(), "Date": None, "Creator": None}
     path = Path(path).with_suffix(".svg")
     buffer = io.BytesIO()
-    ground = "none" if figure.get_facecolor()[3] == 0 else "white"
+    ground = "white" if to_rgba(figure.get_facecolor())[3] else "none"
     with styled({"svg.hashsalt": "t3lib", "savefig.facecolor": ground}):
         figure.savefig(buffer, format="svg", metadata=stamp, bbox_inches="tight")
     with atomic_write(path, "wb") as handle:
