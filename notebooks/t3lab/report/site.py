@@ -83,7 +83,7 @@ def build(folder: Path, results: Path) -> Path:
 
     paths = sorted(results.glob("*/notebooks/*.ipynb"))
     pages = [f"{path.parent.parent.name}/{path.stem}.html" for path in paths]
-    cards, listed = [], dict[str, list[str]]()
+    cards, listed = dict[str, str](), dict[str, list[str]]()
     for number, (path, page) in enumerate(zip(paths, pages)):
         notebook, profile = nbformat.read(path, 4), path.parent.parent.name
         title = notebook.cells[0].source.partition("\n")[0].removeprefix("# ")
@@ -94,19 +94,18 @@ def build(folder: Path, results: Path) -> Path:
         }
         write(folder / page, notebook, title=title, profile=profile, name=path.stem, **beside)
 
-        # A card for each notebook with a figure, but not for its copies with other parameters
-        # ("--") or of further profiles.
-        picture = thumbnail(notebook)
-        first = path.stem not in {each.stem for each in paths[:number]}
-        if picture and first and "--" not in path.stem:
-            image = f'<img alt="" src="data:image/png;base64,{picture}"/>'
-            cards.append(f'<a class="card" href="{page}">{image}{escape(title)}</a>')
+        # A card for each notebook, not for its copies with other parameters ("--") or profiles.
+        of = path.stem.partition("--")[0]
+        if of not in cards and (picture := thumbnail(notebook)):
+            image = f'<img alt="" src="data:image/{picture}"/>'
+            cards[of] = f'<a class="card" href="{page}">{image}{escape(title)}</a>'
         line = f'<li><a href="{page}">{escape(title)}</a> ({escape(path.stem)})</li>'
         listed.setdefault(profile, []).append(line)
 
     if begin := next((page for page in pages if page.endswith("00_t3_in_five_minutes.html")), None):
         lines.append(f"Begin with [T3 in five minutes]({begin}).\n")
-    lines.append(f'<div class="cards">{"".join(cards)}</div>\n')
+    in_order = "".join(cards[name] for name in sorted(cards))
+    lines.append(f'<div class="cards">{in_order}</div>\n')
     for profile, items in listed.items():
         few = f"profile {escape(profile)}: {len(items)} executed"
         lines.append(f"<details><summary>{few}</summary><ul>{''.join(items)}</ul></details>\n")
@@ -120,14 +119,19 @@ def build(folder: Path, results: Path) -> Path:
 
 
 def thumbnail(notebook: nbformat.NotebookNode) -> str:
-    """Return the first figure of an executed notebook as a small PNG in base64, or ""."""
+    """Return the first figure of an executed notebook, as a small PNG or as the SVG that it is: the
+    end of a data URL, "png;base64,…" or "svg+xml;base64,…". "" if there is none.
+    """
     for cell in notebook.cells:
         for output in cell.get("outputs", ()):
-            if png := output.get("data", {}).get("image/png"):
+            data = output.get("data", {})
+            if png := data.get("image/png"):
                 image, small = Image.open(io.BytesIO(base64.b64decode(png))), io.BytesIO()
                 image.thumbnail((420, 260))
                 image.save(small, "PNG")
-                return base64.b64encode(small.getvalue()).decode()
+                return f"png;base64,{base64.b64encode(small.getvalue()).decode()}"
+            if svg := data.get("image/svg+xml"):
+                return f"svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
     return ""
 
 

@@ -73,10 +73,10 @@ def test_the_list_has_every_notebook_with_its_title(built):
 def test_the_list_begins_with_00_and_shows_a_card_for_a_notebook_with_a_figure(built):
     html = (built / "index.html").read_text(encoding="utf-8")
     assert f'Begin with <a href="{PAGES[2]}">' in html
-    [card] = re.findall(
-        r'<a class="card" href="([^"]+)"><img[^>]*src="data:image/png;base64,', html
+    cards = re.findall(
+        r'<a class="card" href="([^"]+)"><img[^>]*src="data:image/(png|svg.xml);base64,', html
     )
-    assert card == PAGES[1], "neither the notebook without a figure nor the sliders"
+    assert cards == [(PAGES[2], "svg+xml"), (PAGES[1], "png")], "in order, without the sliders"
 
 
 def test_a_page_leads_to_the_one_before_it_and_to_the_next(built):
