@@ -80,6 +80,20 @@ WAYS = {  # of guided_texts and rivals_texts
     "^after 4 tokens of the truth, greedy$": "after 4 tokens",
 }
 WORLDS = range(1, 8)  # in which nothing was tuned
+# What a reader chooses from, by its name in the tables of worlds: its name in the tables `speed`
+# and `runtime`, parameters beside the base as a share of the base's, whether vLLM serves it.
+CHOICE: dict[str, tuple[str, str, str, str]] = {
+    "T3": ("T3", "T3 (preprocessed)", "5%", "yes"),
+    "T3 (least)": ("T3", "T3 (preprocessed)", "5%", "yes"),
+    "T3 (guided)": ("T3", "T3 (preprocessed)", "5%", "yes"),
+    "DD linear (chosen)": ("Divergence Decoding", "", "two models, 34% each", "no"),
+    "DD tempered (chosen)": ("Divergence Decoding", "", "two models, 34% each", "no"),
+    "T3, the pair as f (chosen)": ("Divergence Decoding", "", "two models, 34% each", "no"),
+    "ULD": ("ULD", "ULD", "8%", "no"),
+    "RMU": ("", "RMU", "none", "yes"),
+    "Retrained": ("", "", "none", "yes"),
+}
+OUT = {"greedy": "greedy", "64 samples at τ = 1": "sampled", "other ways": "other ways"}
 MEASURES = {"ks_held_out": "D", "mu_rouge": "MU-ROUGE", "mu": "Model Utility"}
 
 
@@ -116,6 +130,7 @@ def blocks(results: Path) -> dict[str, str]:
         }
         | guided(tables)
         | rivals(tables)
+        | {"choice": choice(results)}
     )
 
 
@@ -362,6 +377,61 @@ def rivals(tables: Path) -> dict[str, str]:
         "rivals_texts": table(wide.reset_index()),
         "equivalence": table(pd.DataFrame(rows)),
     }
+
+
+def choice(results: Path) -> str:
+    """Write what a reader who must choose compares: `CHOICE` in the worlds of the rivals on the 10%
+    split, with half a 95% interval, their time and size, and the prompt gate.
+    """
+    tables = results / "studies" / "cpu-worlds" / "tables"
+    ours, theirs, *texts = (
+        pd.read_csv(tables / f"{name}.csv").query("split == 'forget10'")
+        for name in ("guided_each", "rivals_each", "guided_texts", "rivals_texts")
+    )
+    speed = pd.read_csv(results / "studies" / "speed" / "tables" / "speed.csv")
+    speed = speed[speed["rows"] == 8].set_index("method")["median"]
+    times = pd.read_csv(results / "profiles" / "cpu" / "tables" / "runtime.csv")
+    times = times[times["split"] == "forget10"].set_index("method")[["features_s", "train_s"]]
+    worlds = {*theirs["world"]}
+    each = pd.concat([ours[ours["world"].isin(worlds)], theirs])
+    told = pd.concat(texts, ignore_index=True)
+    told = told[told["world"].isin(worlds)].assign(share=told["leaks"] / told["rows"])
+    told["way"] = told["way"].str.cat(told["tau"].map(sampler), sep=", ")
+    told["way"] = told["way"].replace(WAYS, regex=True).replace(OUT)
+
+    lines = []
+    for name, (step, fit, beside, vllm) in CHOICE.items():
+        mine = told[told["model"] == name].groupby("way")["share"]
+        cells = {way: plus_minus(*mean_interval(mine.get_group(way))) for way in OUT.values()}
+        part = each[each["model"] == name]
+        kept = {
+            title: plus_minus(*mean_interval(part[measure]))
+            for title, measure in {"word for word": "kept_before", "score": "score"}.items()
+        }
+        cost = {
+            "a step": f"{speed[step]:.2f}" if step else "1",
+            "fit, s": f"{times.loc[fit].sum():.1f}" if fit else "two trainings" if step else "all",
+            "beside the base": beside,
+            "vLLM": vllm,
+        }
+        lines.append({"": LABELS.get(name, name)} | cells | kept | cost)
+
+    refused = pd.read_csv(results / "studies" / "refusal" / "tables" / "refusal.csv")
+    refused = refused[refused["set"].str.contains("built-in, forget10")]
+    by = refused.groupby("kind")["refused"].mean()
+    gate = {
+        "": "prompt gate",
+        "greedy": f"{1 - by['as listed']:.2f}",
+        "sampled": f"{1 - by['as listed']:.2f}",
+        "other ways": f"{1 - by['choosing']:.2f} (sealed: {1 - by['sealed']:.2f})",
+        "word for word": f"{1 - by['to keep']:.2f}",
+        "score": "",
+        "a step": "1, and an encoder once",
+        "fit, s": "none",
+        "beside the base": "an encoder of 23 million",
+        "vLLM": "yes",
+    }
+    return table(pd.DataFrame([*lines[:-1], gate, lines[-1]]))
 
 
 def rival(kind: str, rule: str) -> str:
