@@ -32,6 +32,7 @@ from t3lab.results.runs import (
     read_runs,
     write_audit,
     write_data,
+    write_packed,
     write_run,
 )
 from t3lab.results.table import (

@@ -79,10 +79,7 @@ def write_run(
     body["sha256"] = _seal(body)
     if body["records"]:
         beside = path.with_suffix(PACKED)
-        # without a time, so that equal records give equal bytes
-        text = json.dumps(body["records"], ensure_ascii=False).encode()
-        with atomic_write(beside, "wb") as handle:
-            handle.write(gzip.compress(text, mtime=0))
+        write_packed(beside, body["records"])
         body["records"] = beside.name
 
     lines = (
@@ -93,6 +90,13 @@ def write_run(
         handle.write("{" + ",\n ".join(lines) + "}\n")
 
     return path
+
+
+def write_packed(path: Path, content: Any) -> None:
+    """Write plain JSON, compressed. Equal content gives equal bytes, because no time is in them."""
+    text = json.dumps(content, ensure_ascii=False).encode()
+    with atomic_write(path, "wb") as handle:
+        handle.write(gzip.compress(text, mtime=0))
 
 
 def write_audit(folder: str | Path, run: Mapping[str, Any]) -> Path:
