@@ -55,6 +55,12 @@ SCRIPTS = [  # script, its arguments, files that it must write
         + ["rivals/made.json"],
     ),
     (
+        "studies/cpu-worlds/baselines.py",
+        ["--worlds", "0", "1"],
+        ["tables/baselines_search.csv", "tables/baselines_each.csv"]
+        + ["tables/baselines_texts.csv", "baselines/made.json"],
+    ),
+    (
         "studies/attacks/make.py",
         ["--methods", "Retrained,T3 (gated)", "--seeds", "1"],
         ["tables/recover.csv", "tables/requests.csv", "attacks.json"],
@@ -171,6 +177,16 @@ def test_the_points_of_rivals_are_chosen_from_its_committed_search(cpu_worlds):
     hotter = search.assign(alpha=search["alpha"].where(~search["chosen"], max(made["ALPHAS"])))
     with pytest.raises(UserError, match="alpha 12: grow it"):
         made["check_edges"](hotter)
+
+
+def test_part_of_the_way_is_between_the_weights(opened, cpu_worlds):
+    model = copy.deepcopy(opened.base)
+    with torch.no_grad():
+        model.get_output_embeddings().weight.add_(1)
+    for share in (0.0, 0.25, 1.3):
+        found = cpu_worlds("baselines.py")["part_of_the_way"](opened.base, model, share)
+        away = found.get_output_embeddings().weight - opened.base.get_output_embeddings().weight
+        torch.testing.assert_close(away, torch.full_like(away, share))
 
 
 def test_the_fixed_penalty_has_the_mean_loss_of_its_reference(opened, cpu_worlds):

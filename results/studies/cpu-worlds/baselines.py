@@ -1,0 +1,185 @@
+"""Choose baselines by the rule that chose T3 (least): by the paper's own errors, not by D.
+
+    python results/studies/cpu-worlds/baselines.py --worlds 0
+    python results/studies/cpu-worlds/baselines.py --worlds 4 5 6 7 1 2 3
+
+Forget Quality chose the settings of RMU, WGA and SimNPO, so beside T3 (least) they stand at their
+harshest. Here the rule of guided.py chooses theirs.
+
+Written down before the script was run.
+
+Search, in world 0, for each of `METHODS`: the eight points of the profile's grid, with the seeds 1
+and 2, which makes sixteen trainings, as many as T3 (least) had. Each trained model is tried at
+every share a of `SHARES` of the way from the base's weights to its own, which needs no training, as
+T3's T, θ and ε need none. Numbers are means over the two seeds, beside the retrained model of seed
+0. Among the points whose leak is at most that of another retrained model (seed 1) and two of its
+standard errors over rows, the one of least Retain Error is chosen, rounded to 0.001 nats, at a tie
+that of least total variation; if no leak is so small, the least leak. `edge` names what is at an
+end of the grid.
+
+The chosen points (seed 1) are then measured in other worlds, with the measures of guided.py and
+beside the same judge, the retrained model of seed 1. What T3, the base and Retrained get by these
+measures is in guided_each.csv.
+
+It writes below --out: tables/baselines_search.csv, baselines_each.csv, baselines_texts.csv and
+baselines/made.json. The models are cached in .t3cache.
+"""
+
+import copy
+import time
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import guided
+import numpy as np
+import pandas as pd
+import torch
+
+from t3lab import profiles, results, script
+from t3lab.profiles import hyper_of
+from t3lab.report import render
+from t3lab.study.methods import load_models, subject
+from t3lab.study.study import Study
+from t3lib.core.files import read_json, write_json
+from t3lib.core.progress import progress_bar
+from t3lib.tofu.likelihood import UNTILTED
+from t3lib.tofu.unlearning_errors import summary
+
+METHODS = ("RMU", "WGA", "SimNPO")
+SHARES = (0.3, 0.5, 0.7, 0.8, 0.9, 1.0, 1.15, 1.3)
+SPLIT = "forget10"
+SEARCH = [
+    "split",
+    "method",
+    "point",
+    "lr",
+    "share",
+    *guided.ERRORS[:4],
+    "leak_se",
+    "chosen",
+    "edge",
+]
+EACH = ["world", "split", "model", "point", "share", *guided.MEASURES, "leak_se", "forget_quality"]
+EACH_CAPTION = (
+    "Baselines with settings that the paper's errors chose in world 0, in other worlds. point:"
+    " number in the profile's grid; share: of the way from the base's weights to the trained ones;"
+    " other columns as in the table guided_each."
+)
+
+
+def make(worlds: list[int], out: Path, tiny: bool) -> None:
+    """Search in world 0, and measure the chosen points in other worlds; write all tables.
+
+    tiny: one method of models that know nothing, to try it.
+    """
+    results.check_clean(out)
+    given = profiles.override(profiles.load_profile("cpu"), splits=[SPLIT])
+    methods = METHODS[:1] if tiny else METHODS
+    if tiny:
+        given = script.tiny(given, grids={methods[0]: given["grids"][methods[0]][:1]})
+    tables, made = out / "tables", out / "baselines" / "made.json"
+
+    for world in progress_bar(worlds, desc="worlds"):
+        began = time.process_time()
+        if world == 0:
+            render.write_table(tables, "baselines_search", chosen(searched(given, methods), given))
+        else:
+            search = pd.read_csv(tables / "baselines_search.csv")
+            rows, texts = measured_world(given, world, search[search["chosen"]])
+            each = guided.merged(tables / "baselines_each.csv", rows)
+            render.write_table(tables, "baselines_each", each, caption=EACH_CAPTION)
+            ways = guided.merged(tables / "baselines_texts.csv", texts)
+            render.write_table(tables, "baselines_texts", ways)
+        facts = {f"world {world}": script.made(began)}
+        write_json(made, (read_json(made) if made.is_file() else {}) | facts)
+
+
+def trained(study: Study, profile: profiles.Profile, method: str, point: int, seed: int) -> Any:
+    """Return a trained baseline. point: number in the profile's grid."""
+    settings = hyper_of(profile["hyper"], method, study.split) | profile["grids"][method][point]
+    return load_models(study, [subject(study, method, seed, settings)]).model
+
+
+@torch.no_grad()
+def part_of_the_way(base: Any, model: Any, share: float) -> Any:
+    """Return a model whose weights are base + share · (model - base)."""
+    found = copy.deepcopy(model)
+    for own, start in zip(found.parameters(), base.parameters(), strict=True):
+        own.copy_(torch.lerp(start, own, share))
+    return found.eval()
+
+
+# ---- the search ----------------------------------------------------------------------------------
+
+
+def searched(profile: profiles.Profile, methods: tuple[str, ...]) -> pd.DataFrame:
+    """Return the errors of every point and share in world 0, as means over seeds, and of
+    Retrained.
+    """
+    study = guided.opened(profile, 0, SPLIT)
+    judge = guided.retrained(study, 0)
+    [floor] = guided.row_errors(study, judge, guided.retrained(study, 1))
+    of_floor = summary(floor) | {"leak_se": guided.standard_error(floor["forget"])}
+    rows: list[dict[str, Any]] = [{"split": SPLIT, "method": "Retrained"} | of_floor]
+
+    points = [(name, n) for name in methods for n in range(len(profile["grids"][name]))]
+    for (method, point), seed in progress_bar([*product(points, (1, 2))], desc="trainings"):
+        model = trained(study, profile, method, point, seed)
+        same = {"split": SPLIT, "method": method, "point": point}
+        same |= {"lr": profile["grids"][method][point]["lr"]}
+        for share in SHARES:
+            [each] = guided.row_errors(study, judge, part_of_the_way(study.base, model, share))
+            rows.append(same | {"share": share} | summary(each))
+    by = ["split", "method", "point", "lr", "share"]
+    return pd.DataFrame(rows).groupby(by, dropna=False, sort=False).mean().reset_index()
+
+
+def chosen(search: pd.DataFrame, profile: profiles.Profile) -> pd.DataFrame:
+    """Add `chosen`, true for the points that the rule chooses, and `edge`, which names the dials of
+    these that are at an end of the grid.
+    """
+    best = guided.best_of(search, "method", 2)
+    found = search.assign(chosen=search.index.isin(best), edge="")
+    for at, row in found.loc[best].iterrows():
+        rates = [each["lr"] for each in profile["grids"][row["method"]]]
+        ends = {"lr": (min(rates), max(rates)), "share": (SHARES[0], SHARES[-1])}
+        found.loc[at, "edge"] = ", ".join(dial for dial, two in ends.items() if row[dial] in two)
+    return found[SEARCH]
+
+
+# ---- another world -------------------------------------------------------------------------------
+
+
+def measured_world(
+    profile: profiles.Profile, world: int, points: pd.DataFrame
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return a row for each baseline of a world, and one for each baseline and way of asking.
+
+    points: the chosen rows of the table `baselines_search`.
+    """
+    study, rows, texts = guided.opened(profile, world, SPLIT), [], []
+    judge, same = guided.retrained(study, 1), {"world": world, "split": SPLIT}
+    [of_base] = guided.row_errors(study, judge, study.base)
+    before = np.array(of_base["retain"]["likeliest"]) == 1  # given word for word
+
+    for _, row in points.iterrows():
+        whole = trained(study, profile, row["method"], int(row["point"]), 1)
+        model = part_of_the_way(study.base, whole, row["share"])
+        name = {"model": f"{row['method']} (least)"}
+        [(values, likeliest)] = guided.measures(study, judge, model, UNTILTED)
+        [ways] = guided.free_texts(study, model, UNTILTED)
+        values["kept_before"] = likeliest[before].mean() if before.any() else np.nan
+        values["sampled"] = ways[0]["leaks"] / ways[0]["rows"]
+        rows.append(same | name | {"point": row["point"], "share": row["share"]} | values)
+        texts += [same | name | way for way in ways]
+    return pd.DataFrame(rows, columns=EACH), pd.DataFrame(texts, columns=guided.TEXTS)
+
+
+OPTIONS: script.Options = {
+    "--worlds": {"type": int, "nargs": "+", "default": [0, 4, 5, 6, 7, 1, 2, 3]},
+    "--out": {"type": Path, "default": Path("out/cpu-worlds")},
+} | script.TINY_OPTION
+
+if __name__ == "__main__":
+    script.run(lambda given: make(**vars(given)), str(__doc__), OPTIONS)
