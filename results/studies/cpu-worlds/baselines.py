@@ -27,6 +27,7 @@ baselines/made.json. The models are cached in .t3cache.
 
 import copy
 import time
+from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -75,7 +76,7 @@ def make(worlds: list[int], out: Path, tiny: bool) -> None:
     """
     results.check_clean(out)
     given = profiles.override(profiles.load_profile("cpu"), splits=[SPLIT])
-    methods = METHODS[:1] if tiny else METHODS
+    methods, shares = (METHODS[:1], SHARES[-2:]) if tiny else (METHODS, SHARES)
     if tiny:
         given = script.tiny(given, grids={methods[0]: given["grids"][methods[0]][:1]})
     tables, made = out / "tables", out / "baselines" / "made.json"
@@ -83,7 +84,8 @@ def make(worlds: list[int], out: Path, tiny: bool) -> None:
     for world in progress_bar(worlds, desc="worlds"):
         began = time.process_time()
         if world == 0:
-            render.write_table(tables, "baselines_search", chosen(searched(given, methods), given))
+            found = chosen(searched(given, methods, shares), given)
+            render.write_table(tables, "baselines_search", found)
         else:
             search = pd.read_csv(tables / "baselines_search.csv")
             rows, texts = measured_world(given, world, search[search["chosen"]])
@@ -113,7 +115,9 @@ def part_of_the_way(base: Any, model: Any, share: float) -> Any:
 # ---- the search ----------------------------------------------------------------------------------
 
 
-def searched(profile: profiles.Profile, methods: tuple[str, ...]) -> pd.DataFrame:
+def searched(
+    profile: profiles.Profile, methods: Sequence[str], shares: Sequence[float]
+) -> pd.DataFrame:
     """Return the errors of every point and share in world 0, as means over seeds, and of
     Retrained.
     """
@@ -128,7 +132,7 @@ def searched(profile: profiles.Profile, methods: tuple[str, ...]) -> pd.DataFram
         model = trained(study, profile, method, point, seed)
         same = {"split": SPLIT, "method": method, "point": point}
         same |= {"lr": profile["grids"][method][point]["lr"]}
-        for share in SHARES:
+        for share in shares:
             [each] = guided.row_errors(study, judge, part_of_the_way(study.base, model, share))
             rows.append(same | {"share": share} | summary(each))
     by = ["split", "method", "point", "lr", "share"]
