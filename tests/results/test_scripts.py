@@ -1,6 +1,7 @@
 """The scripts beside the committed results run in their tiny form, so that they stay alive."""
 
 import copy
+import gzip
 import json
 import re
 import runpy
@@ -159,6 +160,23 @@ def test_the_tables_of_guided_labels_are_made_from_its_committed_runs():
     made["check_edges"](search)
     assert made["missed"](each) == each["missed"].fillna("").tolist()
     pd.testing.assert_frame_equal(made["means"](each), table, check_dtype=False)
+
+
+def test_the_table_untempered_counts_its_committed_answers():
+    """With the rows that `make` wrote beside the runs."""
+    folder = RESULTS / "studies" / "untempered"
+    rows = json.loads((RESULTS / "profiles" / "cpu" / "data.json").read_text(encoding="utf-8"))
+    said = json.loads(gzip.decompress((folder / "answers.json.gz").read_bytes()))
+    table = pd.read_csv(folder / "tables" / "untempered.csv")
+    for one, (_, row) in zip(said, table.iterrows(), strict=True):
+        for name, of in (
+            ("forget_recited", rows[one["split"]]),
+            ("retain_kept", rows["retain"]),
+            ("retain_kept_sampled", rows["retain"]),
+        ):
+            truths = [each["answer"] for each in of]
+            assert sum(map(str.__eq__, one[name], truths)) == row[name], (name, row)
+            assert len(truths) == len(one[name])
 
 
 @pytest.fixture
