@@ -10,9 +10,8 @@ compared with retrained models that are held out. Seed 1 is audited and sampled.
 
 It writes below --out: tuned.yaml has every trial and what was chosen; the table `gate_cpu` what
 each choice hides and keeps; `gate_leak` the rows that leak in sixteen samples; `gate_dial` and a
-figure what happens at T3's own rate and T as the gate moves from 0 to 1. ratios.json.gz has the
-truth ratios of the rows to forget, from which D follows. made.json says which command and commit
-made them. It takes about half an hour of one core, a third of it to train base
+figure what happens at T3's own rate and T as the gate moves from 0 to 1. made.json says which
+command and commit made them. It takes about half an hour of one core, a third of it to train base
 models, which .t3cache keeps.
 """
 
@@ -71,7 +70,7 @@ def make(out: Path, tiny: bool) -> None:
     profile = profiles.load_profile("cpu")
     profile = script.tiny(profile, grids={"T3": [{"lr": 1e-3}]}) if tiny else profile
     gates, dial = ((0.5,), (0.5, 1.0)) if tiny else (GATES, DIAL)
-    began, lines, leaks, moved, ratios = time.process_time(), [], [], [], []
+    began, lines, leaks, moved = time.process_time(), [], [], []
     for split in profile["splits"]:
         study = open_study(split, **{name: profile[name] for name in WORLD})
         chosen = dict(choices(study, profile, gates, out / "tuned.yaml"))
@@ -81,22 +80,16 @@ def make(out: Path, tiny: bool) -> None:
             known, colder = audited(study, settings, FEW if tiny else sampling())
             every = settings_of("T3", settings)
             row = {name: every[name] for name in ("lr", "temperature", "gate", "untrained")}
-            runs = [*run_method(study, "T3", seeds=profile["seeds"], settings=settings)]
-            row |= means(runs, held_out) | known
-            ratios += ratios_of(runs)
+            row |= means(study, profile["seeds"], settings, held_out) | known
             lines.append({"split": split, "model": name} | row)
             leaks += [{"split": split, "model": name} | each for each in colder]
         for gate in dial:
-            settings = chosen["T3"] | {"gate": gate}
-            runs = [*run_method(study, "T3", seeds=profile["seeds"], settings=settings)]
-            moved.append({"split": split, "gate": gate} | means(runs, held_out))
-            ratios += ratios_of(runs)
-        ratios += ratios_of(held_out)
+            row = means(study, profile["seeds"], chosen["T3"] | {"gate": gate}, held_out)
+            moved.append({"split": split, "gate": gate} | row)
     tables = {"gate_cpu": (lines, CPU), "gate_leak": (leaks, LEAK), "gate_dial": (moved, MOVED)}
     for name, (rows, caption) in tables.items():
         render.write_table(out / "tables", name, pd.DataFrame(rows), caption=caption)
     render.save_figure(out / "figures" / "gate_dial.svg", plots_gate.dial(pd.DataFrame(moved)))
-    results.write_packed(out / "ratios.json.gz", ratios)
     write_json(out / "made.json", script.made(began))
 
 
@@ -120,23 +113,16 @@ def choices(
         yield name, entry["chosen"]
 
 
-def means(runs: Sequence[results.Run], retrained: Sequence[results.Run]) -> dict[str, Any]:
-    """Return the means over seeds of what T3 hides and keeps.
+def means(
+    study: Study, seeds: list[int], settings: Settings, retrained: list[Any]
+) -> dict[str, Any]:
+    """Return the means over seeds of what T3 with these settings hides and keeps.
 
-    runs: records of T3, one for each seed. retrained: of the held-out models.
+    retrained: run records of the held-out models.
     """
+    runs = [*run_method(study, "T3", seeds=seeds, settings=settings)]
     frame = results.tidy([*retrained, *runs]).query("method == 'T3'")
     return {"n_seeds": len(frame)} | frame[MEANS].mean().to_dict()
-
-
-def ratios_of(runs: Sequence[results.Run]) -> list[dict[str, Any]]:
-    """Return the settings of runs, with the truth ratios of the rows to forget."""
-    return [
-        {name: run[name] for name in ("method", "split", "T", "seed")}
-        | {name: run["hyper"].get(name) for name in ("lr", "gate", "untrained")}
-        | {"forget": [float(f"{each:.9g}") for each in run["truth_ratio"]["forget"]]}
-        for run in runs
-    ]
 
 
 def sampling() -> Sampling:
