@@ -127,11 +127,12 @@ def hides(results: Path) -> str:
         [
             "- **Greedy answers hide the rows.** {:.0%} of them say a row's whole fact (retrained:"
             " {:.0%}; before: {:.0%}).".format(*whole[["T3", "Retrained", "Original"]]),
-            f"- **Samples hide the rows, and what to keep.** {many} samples at τ = 1, the sampler's"
-            f" temperature, give away {leaks['T3', 1.0]} of {rows} rows beyond guessing"
-            f" (retrained: {leaks['Retrained', 1.0]}; before: {leaks['Original', 1.0]}), {few} at"
-            f" τ = 0.3 {leaks['T3', 0.3]} (retrained: {leaks['Retrained', 0.3]}). At `cpu`"
-            f" {sampled:.0f} of {of:.0f} answers to keep survive one sample at τ = 0.6.",
+            f"- **Samples hide the rows, and what to keep.** Of {rows} rows, {many} samples at"
+            f" τ = 1, the sampler's temperature, give away {leaks['T3', 1.0]} beyond guessing"
+            f" (retrained: {leaks['Retrained', 1.0]}; before: {leaks['Original', 1.0]}), and {few}"
+            f" samples at τ = 0.3 give away {leaks['T3', 0.3]} (retrained:"
+            f" {leaks['Retrained', 0.3]}). At `cpu` {sampled:.0f} of {of:.0f} answers to keep"
+            " survive one sample at τ = 0.6.",
             "- **Shown answers are recognised.** Beside five wrong ones, the true answer is the"
             " most probable for {:.0%} of the rows (retrained: {:.0%}; `tofu-cpu`: {:.0%},"
             " retrained {:.0%}).".format(
