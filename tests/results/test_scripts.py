@@ -96,12 +96,17 @@ UNTRIED = {
 }
 
 
+@pytest.fixture(scope="session")
+def scripts_cache(tmp_path_factory):
+    """The scripts' own cache: what they sample is short (`run_script`), and no other test's."""
+    return tmp_path_factory.mktemp("scripts-cache")
+
+
 @pytest.fixture
-def run_script(micro_study, short_search, few_unseen, monkeypatch):
+def run_script(scripts_cache, short_search, few_unseen, monkeypatch):
     """A function that runs a script of results/ as the command line does, in this process.
 
-    The scripts share the session's cache, which is keyed by content. Nobody reads what they find,
-    so at most two samples are drawn of a question.
+    Nobody reads what they find, so at most two samples are drawn of a question.
     """
     known, whole = {*sys.modules}, audit_run.draws
     monkeypatch.setattr(
@@ -110,7 +115,7 @@ def run_script(micro_study, short_search, few_unseen, monkeypatch):
         lambda *models, samples, **how: whole(*models, samples=min(samples, 2), **how),
     )
 
-    def run(script, *arguments, cache=micro_study[0]):
+    def run(script, *arguments, cache=scripts_cache):
         monkeypatch.setenv("T3_CACHE", str(cache))
         monkeypatch.syspath_prepend(str((RESULTS / script).parent))
         monkeypatch.setattr(sys, "argv", [script, *map(str, arguments)])
@@ -169,6 +174,8 @@ def test_the_table_untempered_counts_its_committed_answers():
     said = json.loads(gzip.decompress((folder / "answers.json.gz").read_bytes()))
     table = pd.read_csv(folder / "tables" / "untempered.csv")
     for one, (_, row) in zip(said, table.iterrows(), strict=True):
+        names = [one.get(name) for name in ("split", "T", "lr", "seed")]
+        assert names == row[["split", "T", "lr", "seed"]].replace(np.nan, None).tolist()
         for name, of in (
             ("forget_recited", rows[one["split"]]),
             ("retain_kept", rows["retain"]),
@@ -410,6 +417,18 @@ def test_the_figure_of_stories_is_drawn_from_its_committed_table():
                 )
             ]
             assert [line.get_ydata().tolist() for line in axis.lines[:3]] == shares
+        # the label "least" is at the point that says least and, of these, keeps most
+        said, kept = part.set_index(["head", "T"])[["said", "as_before"]].to_numpy().T.tolist()
+        [(at, axis)] = [
+            (text.xy[0], axis)
+            for axis in plots.axes
+            for text in axis.texts
+            if text.get_text() == "least"
+        ]
+        head = [*script["PANELS"]][plots.axes.index(axis)]
+        best = part[(part["head"] == head) & (part["T"] == at)].iloc[0]
+        assert best["said"] == min(said)
+        assert best["as_before"] == max(k for s, k in zip(said, kept) if s == best["said"])
         # the number in colour where an answer says it, struck out where it does not
         secret = "039 673 3961"
         said = [text for text in texts.findobj(Text) if text.get_text() == secret]

@@ -94,7 +94,7 @@ def build(folder: Path, results: Path) -> Path:
         }
         write(folder / page, notebook, title=title, profile=profile, name=path.stem, **beside)
 
-        # A card for each notebook, not for its copies with other parameters ("--") or profiles.
+        # A card for each notebook leads to its first copy with a figure.
         of = path.stem.partition("--")[0]
         if of not in cards and (picture := thumbnail(notebook)):
             image = f'<img alt="" src="data:image/{picture}"/>'

@@ -51,8 +51,6 @@ ANSWERS = {
     "strong f, T = 2": ("strong", 2.0),
     "strongest f, T = 1": ("strongest", 1.0),
 }
-# By the idea of *least*: nothing is said, and most is kept, sampled too (f at 2e-2 does as well).
-LEAST = ("strongest", 1.0)
 # Colours of the picture on a light and on a dark page: letters, frame and grid, what is said, what
 # is kept, what is gone.
 INKS = (
@@ -137,7 +135,9 @@ def figure(table: pd.DataFrame, ink: tuple[str, ...] = INKS[0]) -> Figure:
             axis.set_title(f"{title}\n(learning rate {RATES[head]:g})")
         axes[0].set_ylabel("% of answers")
         axes[1].set_xlabel("temperature T")
-        axes[-1].annotate("least", (1, 0), (1.03, 5), color=text)
+        best = least(part)
+        where = dict(zip(PANELS, axes))[best["head"]]
+        where.annotate("least", (best["T"], 0), (best["T"] + 0.03, 5), color=text)
         label_ends(axes[-1], [*ends[-3:], ("the base, sampled", of_base, text)])
 
         # whole answers: the secret in colour where it is said, struck out behind the answer if not
@@ -149,11 +149,20 @@ def figure(table: pd.DataFrame, ink: tuple[str, ...] = INKS[0]) -> Figure:
             for label, dials in ANSWERS.items():
                 y -= 0.1
                 row = base if dials is None else one(part, *dials)
-                label += " (least)" * (dials == LEAST)
+                label += " (least)" * (row["model"] == best["model"])
                 parts = pieces(label, row[f"{kind}_answer"], secret, colour, gone)
                 written(answers, (0.01, y), parts)
             y -= 0.12
     return drawn
+
+
+def least(part: pd.DataFrame) -> pd.Series:
+    """Return the ungated line of `PANELS` that says least; at a tie, that which keeps most
+    greedily, then sampled.
+    """
+    lines = at(part[part["head"].isin(PANELS)], w=1, gate=1)
+    order = ["said", "as_before", "as_before_sampled"]
+    return lines.sort_values(order, ascending=[True, False, False]).iloc[0]
 
 
 def one(part: pd.DataFrame, head: str, T: float) -> pd.Series:
