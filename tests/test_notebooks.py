@@ -291,12 +291,14 @@ def test_committed_copies_name_no_folder_of_the_machine_that_made_them(path):
     assert not re.search(r'"(in|out)put_path": "[^"]*/', text)
 
 
-def test_the_copy_of_the_first_notebook_is_of_todays_cells():
-    """`make` does not run it, so nothing else makes this copy again."""
-    name = "00_t3_in_five_minutes.ipynb"
+@pytest.mark.parametrize(
+    ("profile", "name"), [("smollm", "00_t3_in_five_minutes"), ("cpu", "07_your_own_model")]
+)
+def test_a_copy_that_make_does_not_run_is_of_todays_cells(profile, name):
+    """Nothing else makes these copies again."""
     places = (
-        ROOT / "notebooks" / name,
-        ROOT / "results" / "profiles" / "smollm" / "notebooks" / name,
+        ROOT / "notebooks" / f"{name}.ipynb",
+        ROOT / "results" / "profiles" / profile / "notebooks" / f"{name}.ipynb",
     )
     today, copy = (code_below_parameters(nbformat.read(path, 4)) for path in places)
     assert today == copy
