@@ -235,7 +235,6 @@ def short_search(monkeypatch):
     monkeypatch.setattr(lessons, "WORDINGS", (2, 1))
     monkeypatch.setattr(lessons, "FORMS", lessons.FORMS[:1])
     monkeypatch.setattr(lessons, "NEIGHBOURS", 1)
-    monkeypatch.setattr(lessons, "MINED", 1)
     monkeypatch.setattr(choice, "STRENGTHS", (1.0, 2.0))
     monkeypatch.setattr(answers, "TEXTS", 1)
     monkeypatch.setattr(answers, "rooms", lambda model, prompts, *_: [8] * len(prompts))

@@ -15,7 +15,6 @@ field `secret` is a text; `Lesson.secret` is a set of words in lower case.
 4. Some wordings have an answer that goes astray before it says the secret. Each row says its secret
    in every form that may have other tokens, such as in bold or in capitals (`FORMS`). Where the
    base's own answer to a wording says a part of the secret, this text is a row to forget, too.
-5. A probe head is sampled. What it still says of the secrets is added (`mined`).
 """
 
 from collections.abc import Sequence
@@ -29,7 +28,6 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from t3lib.classifier.features import Features, extract_features
-from t3lib.classifier.head import T3Head
 from t3lib.core.errors import UserError
 from t3lib.core.models import context_length
 from t3lib.core.rows import Row, encode_rows
@@ -45,7 +43,7 @@ from t3lib.own.questions import (
 from t3lib.own.rows import Rows
 from t3lib.own.truths import GUESSED, Words, names, word_set, words
 from t3lib.own.wording import FORMS, Form, astray, dressed, neighbour, spans, worded
-from t3lib.tofu.likelihood import UNTILTED, Tilt
+from t3lib.tofu.likelihood import UNTILTED
 from t3lib.tofu.samples import Sampler, sample_together
 from t3lib.tofu.writing import eos_ids
 
@@ -55,9 +53,6 @@ NEIGHBOURS = 12  # for each row
 MOST_NEIGHBOURS = 1600
 ASTRAY = 0.4  # share of the wordings of a row to forget
 ROOM = 48  # tokens of an answer to an everyday prompt
-MINED = 200  # at most so many rows to forget are mined
-MINED_WORDINGS = 8  # of a mined row
-MINING = (Sampler(8), Sampler(8, 0.7))  # of each of these wordings; no τ of sealed ways
 SAID = 1 / 3  # share of the secret words that a text must say to be a row to forget
 
 
@@ -267,76 +262,27 @@ def answered_by_base(
     many tokens, or twice those of the row's own answer, if that is more.
     """
     lessons = [each for each in lessons if usable(request, each)]
+    examples = encode_rows(request.tokenizer, [each.row for each in lessons])
+    prompts = [each.ids[: each.n_prompt] for each in examples]
+    truths = [len(each.ids) - each.n_prompt for each in examples]
+    most = rooms(request.base, prompts, truths, max(16, room))
     samplers = [GREEDY_ANSWER, Sampler(1)]
+    [answers] = sample_together(
+        request.base, request.tokenizer, prompts, samplers, UNTILTED, request.seed, most
+    )
+
     kept = frozenset(word for row in request.rows.retain for word in words(row["answer"]))
     only = frozenset().union(*secret_words) - kept
     made = [
         replace(each, row=answered(each.row, text))
-        for each, texts in zip(lessons, _answers(request, lessons, UNTILTED[0], samplers, room))
+        for each, texts in zip(lessons, answers)
         for text in dict.fromkeys(texts)
         if not word_set(text) & only
     ]
     return [each for each in made if usable(request, each)]
 
 
-def _answers(
-    request: Request,
-    lessons: Sequence[Lesson],
-    tilt: Tilt,
-    samplers: Sequence[Sampler],
-    room: int = 0,
-) -> list[list[str]]:
-    """Sample answers of a tilt (head, T) to the question of each lesson.
-
-    They do not depend on the other lessons. room: as of `answered_by_base`.
-    """
-    examples = encode_rows(request.tokenizer, [each.row for each in lessons])
-    prompts = [each.ids[: each.n_prompt] for each in examples]
-    truths = [len(each.ids) - each.n_prompt for each in examples]
-    most = rooms(request.base, prompts, truths, max(16, room))
-    [texts] = sample_together(
-        request.base, request.tokenizer, prompts, samplers, [tilt], request.seed, most
-    )
-    return texts
-
-
-# ---- what a probe head still says ---------------------------------------------------------------
-
-
-def mined(request: Request, head: T3Head, lessons: Sequence[Lesson]) -> list[Lesson]:
-    """Sample a probe head in wordings of the rows to forget, and return what it still says of their
-    secrets as further rows to forget.
-    """
-    draw = Random(request.seed)
-    given = lessons[: len(request.rows.forget)]  # the rows to forget come first
-    few = draw.sample(given, min(MINED, len(given)))
-    wordings = [
-        replace(each, row=worded(each.row, request.template, draw))
-        for each in few
-        for _ in range(MINED_WORDINGS)
-    ]
-    variants = [each for each in wordings if usable(request, each)]
-
-    found: dict[tuple[str, str], Lesson] = {}
-    for each, texts in zip(variants, _answers(request, variants, (head, 1.0), MINING)):
-        for lesson in with_texts([each] * len(texts), texts):
-            if usable(request, lesson):
-                found[str(lesson.row["question"]), lesson.row["answer"]] = lesson
-    return list(found.values())
-
-
 # ---- their features -----------------------------------------------------------------------------
-
-
-def joined(first: Features, second: Features) -> Features:
-    """Return the features of two sets of lessons as one."""
-    return Features(
-        torch.cat([first.x, second.x]),
-        torch.cat([first.y, second.y]),
-        torch.cat([first.row, second.row + len(first.s)]),
-        torch.cat([first.s, second.s]),
-        device=first.device,
-    )
 
 
 def secret_tokens(features: Features, vocab_size: int) -> Tensor:

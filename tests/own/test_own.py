@@ -224,7 +224,7 @@ def test_unseen_rows_that_the_model_knows_are_refused(case):
         own.unlearn(model, tokenizer, Rows(forget, retain, unseen=other))
 
 
-def of_the_rows_alone(request, choices):
+def of_the_rows_alone(request):
     """`training_set` without wordings and neighbours."""
     rows = request.rows
     return extract_features(request.base, request.tokenizer, rows.forget, rows.retain)

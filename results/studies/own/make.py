@@ -95,7 +95,6 @@ TRICKS: dict[str, tuple[Any, str, Any]] = {
     "without slips": (wording, "SLIPS", 0.0),
     "without astray": (lessons, "ASTRAY", 0.0),
     "without forms": (lessons, "FORMS", (None,)),
-    "without mining": (lessons, "mined", lambda *_: []),
 }
 FEW = {"strength": 2.0, "lr": 2e-3, "steps": 20}  # choices of --tiny
 
