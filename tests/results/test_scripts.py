@@ -204,6 +204,16 @@ def test_the_points_of_rivals_are_chosen_from_its_committed_search(cpu_worlds):
         made["check_edges"](hotter)
 
 
+def test_the_points_of_baselines_are_chosen_from_their_committed_search(cpu_worlds):
+    made = cpu_worlds("baselines.py")
+    search = committed("studies/cpu-worlds/baselines.py", "baselines_search")
+    pd.testing.assert_frame_equal(made["chosen"](search), search)
+    made["check_edges"](search)
+    higher = search.assign(share=search["share"].where(~search["chosen"], max(made["SHARES"])))
+    with pytest.raises(UserError, match="share 1.3: grow"):
+        made["check_edges"](higher)
+
+
 def test_part_of_the_way_is_between_the_weights(opened, cpu_worlds):
     model = copy.deepcopy(opened.base)
     with torch.no_grad():

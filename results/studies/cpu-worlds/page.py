@@ -6,6 +6,7 @@ from typing import Any
 import pandas as pd
 from scipy.stats import binomtest
 
+from t3lab.profiles import load_profile
 from t3lab.report.details import LABELLED, LABELS, interval, plus_minus, short, shown, table
 from t3lab.report.order import interval as mean_interval
 from t3lab.report.tables import OURS, OWN_RATE
@@ -47,7 +48,9 @@ AGAINST: dict[str, Any] = {
     OWN_RATE: (4e-2, 1, 1, 1),
     LEAST: None,  # as the study of guided labels chose it
     "RMU": "RMU",
+    "RMU (least)": None,
     "WGA": "WGA",
+    "WGA (least)": None,
     "Retrained": "Retrained",
 }
 # Measures with their titles: of the table `worlds`, and of the paper's errors.
@@ -80,18 +83,24 @@ WAYS = {  # of guided_texts and rivals_texts
     "^after 4 tokens of the truth, greedy$": "after 4 tokens",
 }
 WORLDS = range(1, 8)  # in which nothing was tuned
-# What a reader chooses from, by its name in the tables of worlds: its name in the tables `speed`
-# and `runtime`, parameters beside the base as a share of the base's, whether vLLM serves it.
-CHOICE: dict[str, tuple[str, str, str, str]] = {
-    "T3": ("T3", "T3 (preprocessed)", "5%", "yes"),
-    "T3 (least)": ("T3", "T3 (preprocessed)", "5%", "yes"),
-    "T3 (guided)": ("T3", "T3 (preprocessed)", "5%", "yes"),
-    "DD linear (chosen)": ("Divergence Decoding", "", "two models, 34% each", "no"),
-    "DD tempered (chosen)": ("Divergence Decoding", "", "two models, 34% each", "no"),
-    "T3, the pair as f (chosen)": ("Divergence Decoding", "", "two models, 34% each", "no"),
-    "ULD": ("ULD", "ULD", "8%", "no"),
-    "RMU": ("", "RMU", "none", "yes"),
-    "Retrained": ("", "", "none", "yes"),
+PAIR = ("Divergence Decoding", "", "two models", "no class")
+# What a reader chooses from, by its name in the tables of worlds: its name in `speed` and, where
+# its fit was timed, in `runtime`; what is beside the base; whether vLLM serves it here; the aim
+# that it was tuned by, and the name of the points that were tried.
+CHOICE: dict[str, tuple[str, str, str, str, str, str]] = {
+    "Original": ("", "", "nothing", "yes", "", ""),
+    "T3": ("T3", "T3 (preprocessed)", "head", "yes", "D", "T3"),
+    "T3 (least)": ("T3", "T3 (preprocessed)", "head", "yes", "leak, price", "hard"),
+    "T3 (guided)": ("T3", "", "head", "yes", "leak, price", "guided"),
+    "DD linear (chosen)": (*PAIR, "leak, price", "linear"),
+    "DD tempered (chosen)": (*PAIR, "leak, price", "tempered"),
+    "T3, the pair as f (chosen)": (*PAIR, "leak, price", "pair as f"),
+    "T3, the pair as f (by D)": (*PAIR, "D", "pair as f"),
+    "ULD": ("ULD", "ULD", "assistant", "no class", "D", "ULD"),
+    "RMU": ("", "RMU", "nothing", "yes", "D", "RMU"),
+    "RMU (least)": ("", "RMU", "nothing", "yes", "leak, price", "RMU"),
+    "WGA (least)": ("", "WGA", "nothing", "yes", "leak, price", "WGA"),
+    "Retrained": ("", "", "nothing", "yes", "", ""),
 }
 OUT = {"greedy": "greedy", "64 samples at τ = 1": "sampled", "other ways": "other ways"}
 MEASURES = {"ks_held_out": "D", "mu_rouge": "MU-ROUGE", "mu": "Model Utility"}
@@ -136,31 +145,34 @@ def blocks(results: Path) -> dict[str, str]:
 
 def against(tables: Path) -> str:
     """Write what T3 and two baselines hide and keep on the 10% split, as means over `WORLDS` with
-    half a 95% interval. Of the baselines RMU alone was asked in other ways, in fewer worlds.
+    half a 95% interval. WGA as Forget Quality chose it was not asked in other ways.
     """
-    worlds, errors, guided, texts, of_rivals = (
+    worlds, errors, guided, baselines, *texts = (
         pd.read_csv(tables / f"{name}.csv").query("split == 'forget10' and world in @WORLDS")
-        for name in ("worlds_each", "errors_each", "guided_each", "guided_texts", "rivals_texts")
+        for name in (
+            *("worlds_each", "errors_each", "guided_each", "baselines_each"),
+            *("guided_texts", "rivals_texts", "baselines_texts"),
+        )
     )
-    texts = pd.concat([texts, of_rivals[of_rivals["model"] == "RMU"]])
+    told = pd.concat(texts)
     of_t3 = errors.set_index(["lr", "temperature", "w", "gate"]).sort_index()
-    least = guided[guided["model"] == LEAST].rename(columns={"ks_statistic": "ks_held_out"})
-    least = least.assign(retain=least["score"])
+    least = pd.concat([guided[guided["model"] == LEAST], baselines])
+    least = least.rename(columns={"ks_statistic": "ks_held_out"}).assign(retain=least["score"])
 
     lines = []
     for name, point in AGAINST.items():
         t3 = isinstance(point, tuple)
         judged = of_t3.loc[point] if t3 else errors[errors["method"] == str(point)]
         parts = [(worlds[worlds["method"] == name], COLUMNS), (judged, JUDGED)]
-        if name == LEAST:
-            parts = [(least, COLUMNS | JUDGED)]
+        if name in {*least["model"]}:
+            parts = [(least[least["model"] == name], COLUMNS | JUDGED)]
         cells = {
             title: plus_minus(*mean_interval(part.groupby("world")[measure].mean()))
             for part, titles in parts
             for title, measure in titles.items()
             if measure in part
         }
-        asked = texts[texts["way"].str.fullmatch(OTHERWISE) & (texts["model"] == name)]
+        asked = told[told["way"].str.fullmatch(OTHERWISE) & (told["model"] == name)]
         if len(asked):
             asked = asked.assign(share=asked["leaks"] / asked["rows"])
             cells["other ways"] = plus_minus(*mean_interval(asked["share"]))
@@ -381,28 +393,35 @@ def rivals(tables: Path) -> dict[str, str]:
 
 def choice(results: Path) -> str:
     """Write what a reader who must choose compares: `CHOICE` in the worlds of the rivals on the 10%
-    split, with half a 95% interval, their time and size, and the prompt gate.
+    split, with half a 95% interval, what each was tuned by and at how many points, its time, and
+    the prompt gate.
     """
     tables = results / "studies" / "cpu-worlds" / "tables"
-    ours, theirs, *texts = (
+    ours, theirs, others, *texts = (
         pd.read_csv(tables / f"{name}.csv").query("split == 'forget10'")
-        for name in ("guided_each", "rivals_each", "guided_texts", "rivals_texts")
+        for name in (
+            *("guided_each", "rivals_each", "baselines_each"),
+            *("guided_texts", "rivals_texts", "baselines_texts"),
+        )
     )
+    points = tried(tables)
     speed = pd.read_csv(results / "studies" / "speed" / "tables" / "speed.csv")
     speed = speed[speed["rows"] == 8].set_index("method")["median"]
     times = pd.read_csv(results / "profiles" / "cpu" / "tables" / "runtime.csv")
     times = times[times["split"] == "forget10"].set_index("method")[["features_s", "train_s"]]
     worlds = {*theirs["world"]}
-    each = pd.concat([ours[ours["world"].isin(worlds)], theirs])
+    each = pd.concat([ours, theirs, others])
+    each = each[each["world"].isin(worlds)]
     told = pd.concat(texts, ignore_index=True)
     told = told[told["world"].isin(worlds)].assign(share=told["leaks"] / told["rows"])
     told["way"] = told["way"].str.cat(told["tau"].map(sampler), sep=", ")
     told["way"] = told["way"].replace(WAYS, regex=True).replace(OUT)
 
     lines = []
-    for name, (step, fit, beside, vllm) in CHOICE.items():
+    for name, (step, fit, beside, vllm, aim, search) in CHOICE.items():
         mine = told[told["model"] == name].groupby("way")["share"]
-        cells = {way: plus_minus(*mean_interval(mine.get_group(way))) for way in OUT.values()}
+        cells = {"tuned by": f"{aim} ({points[aim, search]})" if aim else ""}
+        cells |= {way: plus_minus(*mean_interval(mine.get_group(way))) for way in OUT.values()}
         part = each[each["model"] == name]
         kept = {
             title: plus_minus(*mean_interval(part[measure]))
@@ -410,28 +429,36 @@ def choice(results: Path) -> str:
         }
         cost = {
             "a step": f"{speed[step]:.2f}" if step else "1",
-            "fit, s": f"{times.loc[fit].sum():.1f}" if fit else "two trainings" if step else "all",
+            "fit, s": f"{times.loc[fit].sum():.1f}" if fit else "",
             "beside the base": beside,
             "vLLM": vllm,
         }
         lines.append({"": LABELS.get(name, name)} | cells | kept | cost)
 
+    # every question that the gate lets pass counts as a leak
     refused = pd.read_csv(results / "studies" / "refusal" / "tables" / "refusal.csv")
     refused = refused[refused["set"].str.contains("built-in, forget10")]
-    by = refused.groupby("kind")["refused"].mean()
-    gate = {
-        "": "prompt gate",
-        "greedy": f"{1 - by['as listed']:.2f}",
-        "sampled": f"{1 - by['as listed']:.2f}",
-        "other ways": f"{1 - by['choosing']:.2f} (sealed: {1 - by['sealed']:.2f})",
-        "word for word": f"{1 - by['to keep']:.2f}",
-        "score": "",
-        "a step": "1, and an encoder once",
-        "fit, s": "none",
-        "beside the base": "an encoder of 23 million",
-        "vLLM": "yes",
-    }
-    return table(pd.DataFrame([*lines[:-1], gate, lines[-1]]))
+    by = refused.groupby("kind")[["refused", "worst"]].mean()
+    gate = {"": "prompt gate (worlds 0 and 4)", "beside the base": "encoder", "a step": "1"}
+    gate |= {way: f"{1 - by.loc['as listed', 'refused']:.2f}" for way in ("greedy", "sampled")}
+    gate |= {"other ways": f"{1 - by.loc['choosing', 'worst']:.2f}"}
+    gate |= {"word for word": f"{by.loc['to keep', 'refused']:.2f} refused"}
+    return table(pd.DataFrame([*lines[:-1], gate, lines[-1]]).fillna(""), texts=2)
+
+
+def tried(tables: Path) -> dict[tuple[str, str], int]:
+    """Return {(aim, method or kind): number of points that were searched for it} on one split."""
+    found = {}
+    for name, column in (("guided", "labels"), ("rivals", "kind"), ("baselines", "method")):
+        search = pd.read_csv(tables / f"{name}_search.csv").query("split == 'forget10'")
+        counts = search[column].value_counts()
+        found |= {("leak, price", str(kind)): int(n) for kind, n in counts.items()}
+        if name == "rivals":  # the same points were ranked by D
+            found |= {("D", str(kind)): int(n) for kind, n in counts.items()}
+    profile = load_profile("cpu")
+    found |= {("D", method): len(points) for method, points in profile["grids"].items()}
+    found["D", "T3"] *= len(profile["temperatures"])
+    return found
 
 
 def rival(kind: str, rule: str) -> str:
