@@ -40,7 +40,7 @@ def summary(folder: Path) -> str:
     """Write what came out for own rows, in one line for each kind: of small models that were taught
     them, and of SmolLM2.
 
-    folder: with own.csv and capitals/report.json.
+    folder: with own.csv, capitals/report.json and tricks/own.csv.
     """
     found, lines = _own(folder, False).query("choice == 'new fit'"), []
     for kind, title in KINDS.items():
@@ -67,7 +67,19 @@ def summary(folder: Path) -> str:
         f"{forget['leaking']} ({forget['leaking_before']}; –)",
         f"{kept['unchanged']} of {kept['known_before']}",
     )
-    return table(pd.DataFrame([*lines, dict(zip(OF_SUMMARY, cells))]))
+    lines.append(dict(zip(OF_SUMMARY, cells)))
+
+    # The same capitals beside other rows to keep. The fit has no mining since this was measured.
+    found = _own(folder / "tricks", True).query("choice == 'without mining'")
+    for _, row in found.iterrows():
+        cells = (
+            f"{row['rows']:.0f} capitals, beside other rows to keep",
+            f"{int(row['status'] == 'pass')} of 1 (–)",
+            f"{row['leaking']:.0f} ({row['leaking_before']:.0f}; –)",
+            _kept(row, "held_out_retain"),
+        )
+        lines.append(dict(zip(OF_SUMMARY, cells)))
+    return table(pd.DataFrame(lines))
 
 
 def models(folder: Path, pretrained: bool = False) -> str:
