@@ -59,14 +59,14 @@ RATES = (3e-4, 7e-4, 1.5e-3, 3e-3, 6e-3)
 WEIGHTS = (0.2, 1.0, 5.0, 25.0)
 SHARES = (0.3, 0.5, 0.7, 0.8, 0.9, 1.0, 1.15, 1.3)
 SEEDS = (1, 2)
-DIALS = ["lr", "alpha_r", "share"]
+DIALS = ["lr", "alpha_r", "a"]
 SPLIT = "forget10"
 SEARCH = ["split", "method", *DIALS, *guided.ERRORS[:4], "leak_se", "chosen"]
 EACH = ["world", "split", "model", *DIALS, *guided.MEASURES, "leak_se", "forget_quality"]
 EACH_CAPTION = (
     "Baselines with settings that the paper's errors chose in world 0 (least Retain Error of those"
-    " that leak as little as a retrained model), in other worlds. share: of the way from the base's"
-    " weights to the trained ones; other columns as in the table guided_each."
+    " that leak as little as a retrained model), in other worlds. a: share of the way from the"
+    " base's weights to the trained ones; other columns as in the table guided_each."
 )
 
 
@@ -138,7 +138,7 @@ def searched(
             model = trained(study, profile, method, same, seed)
             for share in shares:
                 [each] = guided.row_errors(study, judge, part_of_the_way(study.base, model, share))
-                rows.append(same | {"share": share} | summary(each))
+                rows.append(same | {"a": share} | summary(each))
 
     by = pd.DataFrame(rows).groupby(["split", "method", *DIALS], sort=False)
     found = by.mean()[by.size() == len(SEEDS)].reset_index()
@@ -177,7 +177,7 @@ def measured_world(
 
     for _, row in points.iterrows():
         whole = trained(study, profile, row["method"], row, SEEDS[0])
-        model = part_of_the_way(study.base, whole, row["share"])
+        model = part_of_the_way(study.base, whole, row["a"])
         name = {"model": f"{row['method']} (least)"}
         [(values, likeliest)] = guided.measures(study, judge, model, UNTILTED)
         [ways] = guided.free_texts(study, model, UNTILTED)
