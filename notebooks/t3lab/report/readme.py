@@ -107,9 +107,7 @@ def hides(results: Path) -> str:
     results: the folder of all results.
     """
     kept = pd.read_csv(results / "studies" / "untempered" / "tables" / "untempered.csv")
-    (t3, _, T), (text, text_retrained, _) = (
-        _audited(results, name) for name in ("cpu", "tofu-cpu")
-    )
+    (_, _, T), (text, text_retrained, _) = (_audited(results, name) for name in ("cpu", "tofu-cpu"))
     kept = kept[(kept["split"] == SPLIT) & (kept["T"] == T)]
     sampled, of = kept[["retain_kept_sampled", "retain_rows"]].sum()
 
@@ -126,26 +124,24 @@ def hides(results: Path) -> str:
     many, few = (samples["T3", tau] for tau in (1.0, 0.3))
     return "\n".join(
         [
-            "- **Greedy answers hide the rows.** {:.0%} of them say a row's whole fact (retrained:"
-            " {:.0%}; before: {:.0%}).".format(*whole[["T3", "Retrained", "Original"]]),
-            f"- **Samples hide the rows, and what to keep.** Of {rows} rows, {many} samples at"
-            f" τ = 1, the sampler's temperature, give away {leaks['T3', 1.0]} beyond guessing"
-            f" (retrained: {leaks['Retrained', 1.0]}; before: {leaks['Original', 1.0]}), and {few}"
-            f" samples at τ = 0.3 give away {leaks['T3', 0.3]} (retrained:"
-            f" {leaks['Retrained', 0.3]}). At `cpu` {sampled:.0f} of {of:.0f} answers to keep"
-            " survive one sample at τ = 0.6.",
-            "- **Shown answers are recognised.** Beside five wrong ones, the true answer is the"
-            " most probable for {:.0%} of the rows (retrained: {:.0%}; `tofu-cpu`: {:.0%},"
-            " retrained {:.0%}).".format(
+            "- **Greedy answers hide the rows.** {:.0%} say a row's whole fact (retrained: {:.0%};"
+            " before: {:.0%}).".format(*whole[["T3", "Retrained", "Original"]]),
+            f"- **Samples hide the rows, and what to keep.** {many} samples at τ = 1 give away"
+            f" {leaks['T3', 1.0]} of {rows} rows beyond guessing (retrained:"
+            f" {leaks['Retrained', 1.0]}; before: {leaks['Original', 1.0]}), {few} at τ = 0.3 give"
+            f" away {leaks['T3', 0.3]} (retrained: {leaks['Retrained', 0.3]}). At `cpu`"
+            f" {sampled:.0f} of {of:.0f} answers to keep survive one sample at τ = 0.6.",
+            "- **Shown answers are recognised.** Beside five wrong ones the true one is the most"
+            " probable for {:.0%} of the rows (retrained: {:.0%}; on TOFU's text {:.0%}, retrained"
+            " {:.0%}).".format(
                 *found.loc[["T3", "Retrained"], "recognized"],
                 text["recognized_verbatim"],
                 text_retrained["recognized_verbatim"],
             ),
-            "- **The rows stand out.** A forgotten row is more probable than an unseen one in"
-            f" {found.loc['T3', 'auc']:.0%} of pairs (`tofu-cpu`: {text['auc']:.0%}); 50% would"
-            " give nothing away.",
+            "- **The rows stand out.** One is more probable than an unseen row in"
+            f" {found.loc['T3', 'auc']:.0%} of pairs; 50% would give nothing away.",
             f"- **Suppressed, not erased.** Without the head, {samples['Original', 0.6]} samples at"
-            f" τ = 0.6 give away {leaks['Original', 0.6]} of {rows} rows.",
+            f" τ = 0.6 give away {leaks['Original', 0.6]}.",
         ]
     )
 
@@ -156,9 +152,9 @@ def verdicts(results: Path) -> str:
     found = render.by_claim(pd.read_csv(path))
     counts = Counter((here or claim)["verdict"] for claim, here in found)
     return (
-        f"Of the paper's {len(found)} [claims](results/profiles/cpu/tables/claims.md) that a number"
-        f" can decide, {counts[HOLDS]} hold at `cpu`, {counts[RESTRICTED]} under a condition,"
-        f" {counts[FAILS]} do not; for {counts[NO_ORDER]} chance may explain what was found, and"
+        f"- **Claims**: of the paper's [{len(found)}](results/profiles/cpu/tables/claims.md) that a"
+        f" number can decide, {counts[HOLDS]} hold at `cpu`, {counts[RESTRICTED]} under a"
+        f" condition, {counts[FAILS]} do not; {counts[NO_ORDER]} chance may explain,"
         f" {counts[NOT_RUN]} was not decided."
     )
 
