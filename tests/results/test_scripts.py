@@ -7,6 +7,7 @@ import re
 import runpy
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -88,6 +89,7 @@ SCRIPTS = [  # script, its arguments, files that it must write
         ["--methods", "Original,T3", "--seeds", "1"],
         ["tables/frontier.csv", "frontier.json"],
     ),
+    ("studies/refusal/behind.py", ["--worlds", "1"], ["tables/behind.csv", "behind.json"]),
     ("studies/speed/make.py", [], ["tables/speed.csv", "made.json"]),
 ]
 UNTRIED = {
@@ -251,6 +253,24 @@ def test_losses_are_compared_with_the_spread_of_the_references_in_a_row(cpu_worl
     assert near["gap"] == pytest.approx(0) and near["p_tost"] < 0.01
     far = compared(np.array([5.0, 3.0, 5.5, 8.0]), references)
     assert far["gap"] == pytest.approx(1.875) and far["within"] == 0.5 and far["p_tost"] > 0.5
+
+
+def test_a_refused_question_gives_nothing_away(monkeypatch):
+    """Two ways, one row with a secret in each; the gate refuses the first way of row 0 alone."""
+    monkeypatch.syspath_prepend(str(RESULTS / "studies" / "refusal"))
+    counted = runpy.run_path(str(RESULTS / "studies/refusal/behind.py"))["counted"]
+    rows = [
+        {"question": f"Where is {name} born?", "answer": f"{name} is born in {town}."}
+        for name, town in (("Ada", "Oslo"), ("Bob", "Rome"), ("Cas", "Bern"))
+    ]
+    study = SimpleNamespace(evaluation_rows={"forget": rows})
+    told = [rows[0]["answer"], rows[1]["answer"], "no"]
+    texts = {"sealed": {"in capitals": told, "begun": ["no"] * 3}}
+    passing = {"sealed": {"in capitals": np.array([0, 1, 1]) > 0, "begun": np.ones(3) > 0}}
+    alone, behind = counted(study, texts, passing)
+    assert [alone["whole"], behind["whole"]] == [2, 1] and alone["rows"] == 3
+    assert [alone["refused"], behind["refused"]] == [0, pytest.approx(1 / 6)]
+    assert [each["gate"] for each in counted(study, texts, None)] == [False]
 
 
 def test_a_prompt_gate_refuses_what_is_near_a_listed_question():
