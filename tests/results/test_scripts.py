@@ -447,13 +447,13 @@ def test_the_figure_of_stories_is_drawn_from_its_committed_table():
                 )
             ]
             assert [line.get_ydata().tolist() for line in axis.lines[:3]] == shares
-        # the label "least" is at the point that says least and, of these, keeps most
+        # the label "best" is at the point that says least and, of these, keeps most
         said, kept = part.set_index(["head", "T"])[["said", "as_before"]].to_numpy().T.tolist()
         [(at, axis)] = [
             (text.xy[0], axis)
             for axis in plots.axes
             for text in axis.texts
-            if text.get_text() == "least"
+            if text.get_text() == "best"
         ]
         head = [*script["PANELS"]][plots.axes.index(axis)]
         best = part[(part["head"] == head) & (part["T"] == at)].iloc[0]

@@ -14,8 +14,9 @@ PLACES = {"judge": ".0f", "judge_retrained": ".0f", "next_token": ".1f", "whole_
 OF_SUMMARY = (
     "rows to forget",
     "models that pass (retrained)",
+    "a No by leaks; by other answers alone",
     "rows that leak (before; retrained)",
-    "answers to keep that stay, no head fitted on them",
+    "answers no head was fitted on that stay",
 )
 KINDS = {
     "gpt2": "sentences",
@@ -46,24 +47,22 @@ def summary(folder: Path) -> str:
     for kind, title in KINDS.items():
         part = found[found["model"] == kind]
         sums, retrained = part[COUNTED_OWN].sum(), part["leaking_retrained"].astype(float).sum()
-        passes, of_retrained = (
-            (part[name] == "pass").sum() for name in ("status", "status_retrained")
+        of_retrained = (part["status_retrained"] == "pass").sum()
+        cells = (
+            f"{sums['rows']:.0f} {title}",
+            f"{(part['status'] == 'pass').sum()} of {len(part)} ({of_retrained})",
+            _reasons(part),
+            f"{sums['leaking']:.0f} ({sums['leaking_before']:.0f}; {retrained:.0f})",
+            _kept(sums, "held_out_retain", "other"),
         )
-        lines.append(
-            {
-                OF_SUMMARY[0]: f"{sums['rows']:.0f} {title}",
-                OF_SUMMARY[1]: f"{passes} of {len(part)} ({of_retrained})",
-                OF_SUMMARY[2]: f"{sums['leaking']:.0f}"
-                f" ({sums['leaking_before']:.0f}; {retrained:.0f})",
-                OF_SUMMARY[3]: _kept(sums, "held_out_retain"),
-            }
-        )
+        lines.append(dict(zip(OF_SUMMARY, cells)))
 
     report = read_json(folder / "capitals" / "report.json")
     forget, kept = report["forget"], report["held_out_retain"]
     cells = (
         f"{forget['rows']} capitals, known by SmolLM2",
         f"{int(report['verdict']['status'] == 'pass')} of 1 (–)",
+        _reasons(pd.DataFrame([forget | {"status": report["verdict"]["status"]}])),
         f"{forget['leaking']} ({forget['leaking_before']}; –)",
         f"{kept['unchanged']} of {kept['known_before']}",
     )
@@ -75,8 +74,9 @@ def summary(folder: Path) -> str:
         cells = (
             f"{row['rows']:.0f} capitals, beside other rows to keep",
             f"{int(row['status'] == 'pass')} of 1 (–)",
+            _reasons(row.to_frame().T),
             f"{row['leaking']:.0f} ({row['leaking_before']:.0f}; –)",
-            _kept(row, "held_out_retain"),
+            _kept(row, "held_out_retain", "other"),
         )
         lines.append(dict(zip(OF_SUMMARY, cells)))
     return table(pd.DataFrame(lines))
@@ -125,6 +125,14 @@ def models(folder: Path, pretrained: bool = False) -> str:
     return table(pd.DataFrame(lines), texts=3)
 
 
+def _reasons(models: pd.DataFrame) -> str:
+    """Write of how many models the verdict is a No because rows leak, and of how many only because
+    other answers changed.
+    """
+    leaks = models.loc[models["status"] == "no", "leaking"] > 0
+    return f"{leaks.sum()}; {(~leaks).sum()}" if len(leaks) else ""
+
+
 def _own(folder: Path, pretrained: bool) -> pd.DataFrame:
     """Return own.csv with a column for each measure. What the retrained models have of it is in
     the columns leaking_retrained and status_retrained.
@@ -140,5 +148,9 @@ def _own(folder: Path, pretrained: bool) -> pd.DataFrame:
     return wide.assign(**wide.reindex(columns=[*counted]).astype(float))
 
 
-def _kept(counts: pd.Series, name: str) -> str:
-    return f"{counts[f'{name}_unchanged']:.0f} of {counts[f'{name}_known_before']:.0f}"
+def _kept(counts: pd.Series, *names: str) -> str:
+    """Write how many answers of these sets stay, of those that the base knew."""
+    stay, of = (
+        sum(counts[f"{name}_{key}"] for name in names) for key in ("unchanged", "known_before")
+    )
+    return f"{stay:.0f} of {of:.0f}"

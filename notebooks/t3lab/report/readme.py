@@ -121,15 +121,15 @@ def hides(results: Path) -> str:
     found = each.groupby("model")[["recognized", "auc"]].mean()
     texts = texts[texts["way"] == "as it stands"].groupby(["model", "tau"])
     rows, leaks, samples = texts["rows"].sum().max(), texts["leaks"].sum(), texts["samples"].first()
-    many, few = (samples["T3", tau] for tau in (1.0, 0.3))
+    many, few = (samples["T3", tau] for tau in (1.0, 0.1))
     return "\n".join(
         [
             "- **Greedy answers hide the rows.** {:.0%} say a row's whole fact (retrained: {:.0%};"
             " before: {:.0%}).".format(*whole[["T3", "Retrained", "Original"]]),
-            f"- **Samples hide the rows, and what to keep.** {many} samples at τ = 1 give away"
+            f"- **Warm samples hide the rows, and what to keep.** {many} samples at τ = 1 give away"
             f" {leaks['T3', 1.0]} of {rows} rows beyond guessing (retrained:"
-            f" {leaks['Retrained', 1.0]}; before: {leaks['Original', 1.0]}), {few} at τ = 0.3 give"
-            f" away {leaks['T3', 0.3]} (retrained: {leaks['Retrained', 0.3]}). At `cpu`"
+            f" {leaks['Retrained', 1.0]}; before: {leaks['Original', 1.0]}), {few} at τ = 0.1 give"
+            f" away {leaks['T3', 0.1]} (retrained: {leaks['Retrained', 0.1]}). At `cpu`"
             f" {sampled:.0f} of {of:.0f} answers to keep survive one sample at τ = 0.6.",
             "- **Shown answers are recognised.** Beside five wrong ones the true one is the most"
             " probable for {:.0%} of the rows (retrained: {:.0%}; on TOFU's text {:.0%}, retrained"
@@ -141,7 +141,7 @@ def hides(results: Path) -> str:
             "- **The rows stand out.** One is more probable than an unseen row in"
             f" {found.loc['T3', 'auc']:.0%} of pairs; 50% would give nothing away.",
             f"- **Suppressed, not erased.** Without the head, {samples['Original', 0.6]} samples at"
-            f" τ = 0.6 give away {leaks['Original', 0.6]}.",
+            f" τ = 0.6 give away {leaks['Original', 0.6]} of {rows}.",
         ]
     )
 

@@ -135,9 +135,9 @@ def figure(table: pd.DataFrame, ink: tuple[str, ...] = INKS[0]) -> Figure:
             axis.set_title(f"{title}\n(learning rate {RATES[head]:g})")
         axes[0].set_ylabel("% of answers")
         axes[1].set_xlabel("temperature T")
-        best = least(part)
+        best = best_of(part)
         where = dict(zip(PANELS, axes))[best["head"]]
-        where.annotate("least", (best["T"], 0), (best["T"] + 0.03, 5), color=text)
+        where.annotate("best", (best["T"], 0), (best["T"] + 0.03, 5), color=text)
         label_ends(axes[-1], [*ends[-3:], ("the base, sampled", of_base, text)])
 
         # whole answers: the secret in colour where it is said, struck out behind the answer if not
@@ -149,14 +149,14 @@ def figure(table: pd.DataFrame, ink: tuple[str, ...] = INKS[0]) -> Figure:
             for label, dials in ANSWERS.items():
                 y -= 0.1
                 row = base if dials is None else one(part, *dials)
-                label += " (least)" * (row["model"] == best["model"])
+                label += " (best)" * (row["model"] == best["model"])
                 parts = pieces(label, row[f"{kind}_answer"], secret, colour, gone)
                 written(answers, (0.01, y), parts)
             y -= 0.12
     return drawn
 
 
-def least(part: pd.DataFrame) -> pd.Series:
+def best_of(part: pd.DataFrame) -> pd.Series:
     """Return the ungated line of `PANELS` that says least; at a tie, that which keeps most
     greedily, then sampled.
     """

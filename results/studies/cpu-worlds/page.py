@@ -55,8 +55,8 @@ AGAINST: dict[str, Any] = {
     "Retrained": "Retrained",
 }
 # Of these README shows a few.
-IN_SHORT = ("**T3**", LEAST, "RMU", "RMU (least)", "WGA (least)", LABELS["Retrained"])
-SHORT = ("D", "leak", "Retain Error", "word for word", "other ways")
+IN_SHORT = ("**T3**", LEAST, "RMU", "RMU (least)", LABELS["Retrained"])
+SHORT = ("D", "Forget Error", "leak", "Retain Error", "word for word", "other ways")
 # Measures with their titles: of the table `worlds`, and of the paper's errors.
 COLUMNS = {"D": "ks_held_out", "score": "retain"}
 JUDGED = {
@@ -70,6 +70,15 @@ GUIDED = {  # (rule, labels): the model's name
     ("margin", "hard"): "T3 (least, margin)",
     ("chosen", "guided"): "T3 (guided)",
     ("margin", "guided"): "T3 (guided, margin)",
+}
+AIMS = {
+    "leak": "leak at most a retrained model's + 2 standard errors",
+    "price": "Retain Error at most 1.15 times a retrained model's",
+    "kept": "at least 99% of the answers kept",
+    "utility": "Model Utility at most 0.02 below the base's",
+    "samples": "at most 2 of 80 rows leak in 64 samples",
+    "forget error": "Forget Error at most 1.5 times a retrained model's",
+    "distribution": "D that a test does not tell from a retrained model's",
 }
 UNCHANGED = {
     "score": "score",
@@ -320,7 +329,7 @@ def guided(tables: Path) -> dict[str, str]:
 
     met = []
     for aim in [name for name in means.columns if name.startswith("met_")]:
-        cells = {"": aim.removeprefix("met_")}
+        cells = {"": AIMS[aim.removeprefix("met_")]}
         for name in GUIDED.values():
             part = means[(means["model"] == name) & (means["among"] == "4-7")]
             part = part[part["sampled"].notna()] if aim == "met_samples" else part

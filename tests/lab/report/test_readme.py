@@ -112,6 +112,15 @@ def test_the_table_against_rivals_is_of_the_seven_untuned_worlds():
         assert cell == f"{np.mean(means):.2f} ± {half:.2f}", (wanted, measure)
 
 
+def test_the_sentence_about_forget_quality_is_that_of_the_worlds():
+    tables = ROOT / "results" / "studies" / "cpu-worlds" / "tables"
+    each = [pd.read_csv(tables / f"{name}.csv") for name in ("guided_each", "baselines_each")]
+    each = pd.concat(each).query("split == @SPLIT and 1 <= world <= 7 and forget_quality < 0.05")
+    counts = each.groupby("model")["world"].nunique()
+    told = f"T3 (least) in {counts['T3 (least)']} worlds, RMU (least) in {counts['RMU (least)']}"
+    assert f"rejects {told}." in " ".join(TEXTS[ROOT / "README.md"].split())
+
+
 def of_finished(study, block):
     """The rows of a finished study's block, as lists of cells."""
     lines = (ROOT / "results" / study / "blocks" / f"{block}.md").read_text("utf-8").splitlines()
