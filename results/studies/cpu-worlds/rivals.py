@@ -2,6 +2,7 @@
 
     python results/studies/cpu-worlds/rivals.py --worlds 0
     python results/studies/cpu-worlds/rivals.py --worlds 4 5 6 7 1 2 3
+    python results/studies/cpu-worlds/rivals.py --kinds linear --splits forget10
 
 Divergence Decoding (arXiv 2605.31293) has p̂ ∝ p (q/r)^α, with q a small model that never saw the
 rows to forget and r one of the same size that did (t3lab/study/divergence.py). Both are trained
@@ -19,6 +20,9 @@ to 0.001 nats, at a tie the least total variation; if no leak is so small, the l
 it, "by D" is the point of the smallest D to the retrained model of seed 0, as the paper chooses.
 Where the rule chooses the highest α or T, the script stops: the grid must grow. The highest k is
 half of the vocabulary. The rule chose it in the first search: to leak little, rank must go so far.
+After the first tables α of "linear" got four more values, `BETWEEN`, because its leak passes the
+limit between two of the first ones. --kinds searches and measures some kinds alone, and keeps what
+the tables have of the others.
 
 The chosen models are then measured in other worlds, with the measures and aims of guided.py and
 beside the same judge, the retrained model of seed 1. ULD and RMU are measured, too, with the
@@ -70,10 +74,11 @@ from t3lib.tofu.unlearning_errors import summary
 SIZES = {"small": {"hidden": 64, "layers": 1}, "smaller": {"hidden": 32, "layers": 1}}
 PAIR_SEED = 5  # of the small models; retrained models have 0 to 3
 ALPHAS = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0)
+BETWEEN = (1.6, 1.7, 1.8, 1.9)
 HEAT = (1.0, 1.25, 1.5, 2.0, 3.0, 4.0)
 DIALS = ["alpha", "temperature", "rank", "bounded"]
 KINDS: dict[str, list[dict[str, Any]]] = {
-    "linear": [{"alpha": a} for a in ALPHAS],
+    "linear": [{"alpha": a} for a in sorted((*ALPHAS, *BETWEEN))],
     "rank": [{"rank": k} for k in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)],
     "tempered": [{"alpha": a, "temperature": T} for a, T in product(ALPHAS, HEAT)],
     "pair as f": [
@@ -92,10 +97,13 @@ EACH_CAPTION = (
 )
 
 
-def make(profile: str, worlds: list[int], splits: list[str], out: Path, tiny: bool) -> None:
+def make(
+    profile: str, worlds: list[int], splits: list[str], kinds: list[str], out: Path, tiny: bool
+) -> None:
     """Search in world 0, and measure the chosen settings in other worlds; write all tables.
 
-    tiny: models that know nothing, to try it.
+    kinds: those of `KINDS` that are searched and measured; if it is all, so are control and
+    `OTHERS`. tiny: models that know nothing, to try it.
     """
     results.check_clean(out)
     given = profiles.override(profiles.load_profile(profile), splits=splits)
@@ -106,14 +114,20 @@ def make(profile: str, worlds: list[int], splits: list[str], out: Path, tiny: bo
     for world in progress_bar(worlds, desc="worlds"):
         began = time.process_time()
         if world == 0:
-            few = {"linear": KINDS["linear"][:1]}
-            found = chosen(searched(given, few if tiny else KINDS))
+            few = {"linear": KINDS["linear"][:1]} if tiny else {each: KINDS[each] for each in kinds}
+            path, found = tables / "rivals_search.csv", searched(given, few)
+            if path.is_file():
+                old = pd.read_csv(path)
+                again = old["split"].isin(splits) & old["kind"].isin(["Retrained", *few])
+                found = pd.concat([found, old[~again].drop(columns=RULES)], ignore_index=True)
+            found = chosen(found)
             render.write_table(tables, "rivals_search", found)
             if not tiny:
                 check_edges(found)
         else:
             search = pd.read_csv(tables / "rivals_search.csv")
-            rows, texts = measured_world(given, world, search)
+            search = search[search["kind"].isin(kinds)]
+            rows, texts = measured_world(given, world, search, {*kinds} == {*KINDS})
             each = guided.merged(tables / "rivals_each.csv", rows)
             render.write_table(tables, "rivals_each", each, caption=EACH_CAPTION)
             ways = guided.merged(tables / "rivals_texts.csv", texts)
@@ -240,11 +254,11 @@ def check_edges(search: pd.DataFrame) -> None:
 
 
 def measured_world(
-    profile: profiles.Profile, world: int, search: pd.DataFrame
+    profile: profiles.Profile, world: int, search: pd.DataFrame, others: bool
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return a row for each model of a world, and one for each model and way of asking.
 
-    search: the table `rivals_search`, which has the settings.
+    search: the rows of the table `rivals_search` that have the settings. others: as of `models`.
     """
     rows, texts = [], []
     for split in profile["splits"]:
@@ -253,7 +267,7 @@ def measured_world(
         [of_base] = guided.row_errors(study, judge, study.base)
         before = np.array(of_base["retain"]["likeliest"]) == 1  # given word for word
 
-        for facts, model in models(profile, study, world, search[search["split"] == split]):
+        for facts, model in models(profile, study, world, search[search["split"] == split], others):
             [(values, likeliest)] = guided.measures(study, judge, model, UNTILTED)
             ways = guided.free_texts(study, model, UNTILTED)[0] if split in guided.SAMPLED else []
             values["kept_before"] = likeliest[before].mean() if before.any() else np.nan
@@ -264,9 +278,11 @@ def measured_world(
 
 
 def models(
-    profile: profiles.Profile, study: Study, world: int, search: pd.DataFrame
+    profile: profiles.Profile, study: Study, world: int, search: pd.DataFrame, others: bool
 ) -> Iterator[tuple[dict[str, Any], Any]]:
-    """Yield {model, size, dials} and the model, for every chosen point and for `OTHERS`."""
+    """Yield {model, size, dials} and the model, for every chosen point. others: for the control
+    and `OTHERS`, too.
+    """
     points = [(rule, row) for rule in RULES for _, row in search[search[rule]].iterrows()]
     for rule, row in points:
         q, r = pair_of(profile, world, study.split, SIZES[row["size"]])
@@ -274,6 +290,8 @@ def models(
         name = f"DD {row['kind']}" if row["kind"] != "pair as f" else "T3, the pair as f"
         facts = {"model": f"{name} ({rule})", "size": row["size"], **dials}
         yield facts, DivergenceForCausalLM(study.base, q, r, **dials)
+    if not others:
+        return
     yield {"model": "fixed penalty"}, penalised(study, guided.retrained(study, 0))
     for method in OTHERS:
         tuned = hyper_of(profile["hyper"], method, study.split)
@@ -315,6 +333,7 @@ OPTIONS: script.Options = {
     "--profile": {"default": "cpu"},
     "--worlds": {"type": int, "nargs": "+", "default": [0, 4, 5, 6, 7, 1, 2, 3]},
     "--splits": {"nargs": "+", "default": [*SPLITS], "choices": SPLITS},
+    "--kinds": {"nargs": "+", "default": [*KINDS], "choices": KINDS},
     "--out": {"type": Path, "default": Path("out/cpu-worlds")},
 } | script.TINY_OPTION
 
