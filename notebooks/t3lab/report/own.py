@@ -16,7 +16,7 @@ OF_SUMMARY = (
     "models that pass (retrained)",
     "a No by leaks; by other answers alone",
     "rows that leak (before; retrained)",
-    "answers no head was fitted on that stay",
+    "answers not fitted that stay",
 )
 KINDS = {
     "gpt2": "sentences",

@@ -138,7 +138,7 @@ def hides(results: Path) -> str:
                 text["recognized_verbatim"],
                 text_retrained["recognized_verbatim"],
             ),
-            "- **The rows stand out.** One is more probable than an unseen row in"
+            "- **The rows stand out**, more probable than unseen ones in"
             f" {found.loc['T3', 'auc']:.0%} of pairs; 50% would give nothing away.",
             f"- **Suppressed, not erased.** Without the head, {samples['Original', 0.6]} samples at"
             f" τ = 0.6 give away {leaks['Original', 0.6]} of {rows}.",
