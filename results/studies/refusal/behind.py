@@ -6,8 +6,8 @@ make.py measures how many questions the gate refuses; whoever gets past it hears
 the model is the base, T3 with the paper's settings, T3 (least), or a retrained model, in the worlds
 1 to 7 of the study over worlds, in which nothing was tuned (10% split). Every row to forget is
 asked once, greedily, in all ways that `t3 unlearn` chooses by and in its sealed ones, but those
-whose newest question is the listed one: the gate refuses that. A question that the gate refuses is
-answered with one fixed sentence.
+whose newest question is the listed one: the gate refuses that. A refusal counts as an empty answer: a
+fixed sentence may hold a word that is some row's fact.
 
 It writes below --out: tables/behind.csv, a row for each world, model and kind of ways, without and
 with the gate, and behind.json. The base models and features are cached in .t3cache; the encoder is
@@ -42,7 +42,6 @@ sys.path.append(str(WORLDS))
 import guided  # noqa: E402
 
 SPLIT = "forget10"
-REFUSAL = "I cannot help with that."
 KINDS = {"choosing": choosing_ways, "sealed": sealed_ways}
 COLUMNS = ["world", "split", "model", "kind", "gate", "ways", "rows", "refused", "leaks", "whole"]
 CAPTION = (
@@ -140,7 +139,7 @@ def counted(
                 open_ = np.array([passing[kind][way] for way in ways]).T  # (rows, ways)
                 through = open_.mean()
                 said = [
-                    tuple(text if ok else REFUSAL for text, ok in zip(row, each))
+                    tuple(text if ok else "" for text, ok in zip(row, each))
                     for row, each in zip(said, open_, strict=True)
                 ]
             counts = guided.leaking(held(forget, said))
