@@ -6,8 +6,8 @@ make.py measures how many questions the gate refuses; whoever gets past it hears
 the model is the base, T3 with the paper's settings, T3 (least), or a retrained model, in the worlds
 1 to 7 of the study over worlds, in which nothing was tuned (10% split). Every row to forget is
 asked once, greedily, in all ways that `t3 unlearn` chooses by and in its sealed ones, but those
-whose newest question is the listed one: the gate refuses that. A refusal counts as an empty answer: a
-fixed sentence may hold a word that is some row's fact.
+whose newest question is the listed one: the gate refuses that. A refusal counts as empty,
+because a fixed sentence may hold a word that is some row's fact.
 
 It writes below --out: tables/behind.csv, a row for each world, model and kind of ways, without and
 with the gate, and behind.json. The base models and features are cached in .t3cache; the encoder is
