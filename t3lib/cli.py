@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from t3lib import __version__
 from t3lib.core.errors import UserError, printable
@@ -35,7 +35,6 @@ from t3lib.core.settings import (
 if TYPE_CHECKING:
     from t3lib.classifier.head import T3Head
 
-Value = TypeVar("Value", str, int, float)
 EXIT_CODES = (
     "exit codes: 0 done; 1 a job failed, or results differ; 2 wrong input; "
     "3 a report whose verdict is no pass; 130 interrupted"
@@ -315,28 +314,6 @@ def template_of(given: dict[str, Any]) -> dict[str, Any]:
     """Take the template arguments out of the values of --set, and return them by name."""
     names = [name for name in given if name.startswith(TEMPLATE)]
     return {name.removeprefix(TEMPLATE): given.pop(name) for name in names}
-
-
-def comma(kind: type[Value], example: str) -> Callable[[str], list[Value]]:
-    """Return a parser of a comma list with at least one value.
-
-    kind: type of the values. example: what an error asks for.
-    """
-
-    def read(text: str) -> list[Value]:
-        try:
-            if values := [kind(part.strip()) for part in text.split(",") if part.strip()]:
-                return values
-        except ValueError:
-            pass
-        raise argparse.ArgumentTypeError(f"{text!r} is not a list of {example}")
-
-    return read
-
-
-names = comma(str, "names like T3,NPO")
-whole_numbers = comma(int, "whole numbers like 1,2,3")
-numbers = comma(float, "numbers like 1,1.5,2")
 
 
 # ---- shared by the verbs ------------------------------------------------------------------------

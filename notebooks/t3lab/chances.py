@@ -107,12 +107,12 @@ class Chances:
             )
         return self._counts[words]
 
-    def chance(self, row: int, texts: Iterable[frozenset[str]], about: int | None = None) -> float:
-        """Return the chance that one text says of a row's truth what the best of these texts says,
-        without knowing it.
+    def chance(self, row: int, text: frozenset[str]) -> float:
+        """Return the chance that a text says what this one says of a row's truth, without knowing
+        it.
 
-        texts: the words of each text. about: number of the row that the texts are about, by default
-        `row`. Texts about these two rows are not compared with.
+        row: number of the row. text: the words of the text, which is about this row. Other texts
+        about the row are not compared with.
 
         An item's chance is the largest of its shares: among truths and texts about other rows of
         the slot, among those about all other rows, and among the other truths of the slot. It is
@@ -122,30 +122,20 @@ class Chances:
         the smallest chance of a clause, or of the clauses that are said almost in full (`WHOLE`)
         together. It is 1 if nothing of the truth is said.
         """
-        return self.chance_among(row, index(texts), about)
-
-    def chance_among(self, row: int, said: Mapping[str, int], about: int | None = None) -> float:
-        """Do the same as `chance` for texts that were put into an `index`."""
-        clauses = self.items[row]
-        heard = frozenset().union(*clauses) & said.keys()
-        if not heard:
+        row, clauses, slot = int(row), self.items[row], self.slot[row]  # NumPy shifts in 64 bits
+        spoken = frozenset().union(*clauses) & text
+        if not spoken:
             return 1.0
-        apart = {int(row), int(row if about is None else about)}  # NumPy shifts in 64 bits
-        slot = self.slot[row]
-        inside = [each for each in apart if slot >> each & 1]
-        rest = reduce(and_, (~(1 << each) for each in apart), slot)
 
         def elsewhere(words: frozenset[str]) -> tuple[int, int, int]:
             """Count texts about other rows that say words: all, those of the slot, its truths."""
             every, of_slot, of_row, truths = self.count(words)
-            return (
-                every - sum([of_row.get(each, 0) for each in apart]),
-                of_slot.get(slot, 0) - sum([of_row.get(each, 0) for each in inside]),
-                (truths & rest).bit_count(),
-            )
+            of_this = of_row.get(row, 0)
+            others = (truths & slot & ~(1 << row)).bit_count()
+            return every - of_this, of_slot.get(slot, 0) - of_this, others
 
         sizes, shares = elsewhere(frozenset()), {}
-        for word in heard:
+        for word in spoken:
             most = max(self.values[row], 10 ** len(word) if word.isdigit() else 1)
             pairs = zip(elsewhere(frozenset([word])), sizes)
             shares[word] = max(1 / most, *[n / size if size else 0.0 for n, size in pairs])
@@ -163,30 +153,17 @@ class Chances:
                     break
             return found
 
-        groups = [(-1, frozenset[str]())]  # texts that say the same items, and these items
-        for word in heard:
-            at = said[word]
-            groups = [
-                pair
-                for texts, spoken in groups
-                for pair in ((texts & at, spoken | {word}), (texts & ~at, spoken))
-                if pair[0]
-            ]
-        best, found = 1.0, dict[frozenset[str], float]()
-        for _, spoken in groups:
-            whole = 1.0
-            for clause in clauses:
-                if items := clause & spoken:
-                    if items not in found:
-                        found[items] = together(items)
-                    best = min(best, found[items])
-                    whole *= found[items] if len(items) >= WHOLE * len(clause) else 1.0
-            best = min(best, whole)
-        return best
+        best = whole = 1.0
+        for clause in clauses:
+            if items := clause & spoken:
+                of_clause = together(items)
+                best = min(best, of_clause)
+                whole *= of_clause if len(items) >= WHOLE * len(clause) else 1.0
+        return min(best, whole)
 
     def gives_away(self, row: int, text: str) -> bool:
         """True if a text gives a row away."""
-        return self.chance(row, [word_set(text)]) <= LEAK
+        return self.chance(row, word_set(text)) <= LEAK
 
 
 def chances(rows: Sequence[Pair], secrets: Mapping[int, Iterable[str]] | None = None) -> Chances:

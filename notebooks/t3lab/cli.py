@@ -7,12 +7,12 @@ when a verb needs it.
 import argparse
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import reduce
 from operator import getitem
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from t3lib.cli import (
     Offer,
@@ -22,13 +22,10 @@ from t3lib.cli import (
     check_out,
     in_template_of,
     load_model,
-    names,
-    numbers,
     setting,
     template_of,
     under_heads,
     verb,
-    whole_numbers,
 )
 from t3lib.core.errors import UserError, printable
 from t3lib.core.settings import (
@@ -42,6 +39,7 @@ from t3lib.core.settings import (
 if TYPE_CHECKING:
     from t3lib.tofu.data import Source
 
+Value = TypeVar("Value", str, int, float)
 SPLITS = ("forget01", "forget05", "forget10")
 NAMES = {  # OpenUnlearning's name of a metric of the paper: where the metric is in an evaluation
     "forget_quality": ("forget_quality",),
@@ -51,6 +49,28 @@ NAMES = {  # OpenUnlearning's name of a metric of the paper: where the metric is
     "model_utility": ("model_utility",),
 }
 BUILTIN = ("full", "retain90", "retain95")
+
+
+def comma(kind: type[Value], example: str) -> Callable[[str], list[Value]]:
+    """Return a parser of a comma list with at least one value.
+
+    kind: type of the values. example: what an error asks for.
+    """
+
+    def read(text: str) -> list[Value]:
+        try:
+            if values := [kind(part.strip()) for part in text.split(",") if part.strip()]:
+                return values
+        except ValueError:
+            pass
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of {example}")
+
+    return read
+
+
+names = comma(str, "names like T3,NPO")
+whole_numbers = comma(int, "whole numbers like 1,2,3")
+numbers = comma(float, "numbers like 1,1.5,2")
 
 
 def add_verbs(verbs: Any) -> None:

@@ -107,7 +107,7 @@ def read_module(path: Path, checksum: str) -> Module:
 
 
 def parsed(code: str) -> Module:
-    """Hash Python code without imports and docstrings, and list what it imports.
+    """Hash Python code without imports, docstrings and bare constants, and list what it imports.
 
     `from a import b` imports a.b if that is a module of ours, otherwise a.
     """
@@ -120,14 +120,14 @@ def parsed(code: str) -> Module:
             imports |= {name if source_of(name) else str(node.module) for name in names}
         for name in ("body", "orelse", "finalbody"):
             if isinstance(block := getattr(node, name, None), list):
-                setattr(node, name, [each for each in block if not says_nothing(each)])
+                kept = [
+                    each
+                    for each in block
+                    if not isinstance(each, ast.Import | ast.ImportFrom)
+                    and not (isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant))
+                ]
+                setattr(node, name, kept)
     return Module(content_key(ast.dump(tree)), frozenset(imports))
-
-
-def says_nothing(statement: ast.stmt) -> bool:
-    """Return True for an import, a docstring and a bare constant."""
-    bare = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
-    return bare or isinstance(statement, ast.Import | ast.ImportFrom)
 
 
 def data_identity(data: Any) -> str:

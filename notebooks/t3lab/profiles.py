@@ -79,7 +79,6 @@ class Load(Strict):
     dtype: str | None = None
     device: str | None = None
     load_in: str | None = None
-    revision: str | None = None
 
 
 class Schema(Strict):

@@ -204,13 +204,6 @@ class T3Head(nn.Module, PyTorchModelHubMixin):
         head.taught, head.has_token = weights.get("taught"), weights.get("has_token")
         return head.eval()
 
-    def extra_repr(self) -> str:
-        """Return the arguments that `repr` shows."""
-        return (
-            f"hidden_size={self.hidden_size}, vocab_size={self.vocab_size}, rank={self.rank},"
-            f" prior={self.prior!r}"
-        )
-
 
 def log_tilt(
     logit: Tensor, *, gamma: float | None = None, mu: float = 0.5, w: float = 1.0

@@ -15,12 +15,12 @@ from t3lib.core.rows import Row, encode_rows, question_of
 from t3lib.own.questions import (
     OTHER_SAMPLERS,
     SAMPLERS,
+    SMALL_TALK,
     PromptFormat,
     Question,
     choosing_questions,
     format_of_row,
     sealed_questions,
-    small_talk,
 )
 from t3lib.own.rows import normal
 from t3lib.own.truths import GUESSED, Truths, Words, names, shared_words, truths, words
@@ -180,7 +180,8 @@ def build_inquiry(
         or any(secret.isdisjoint(given[each.way, each.row]) for secret in found.secrets(each.row))
     ]
 
-    if generic := small_talk(usual) if forget else []:
+    talk = SMALL_TALK if forget and not usual.raw else ()
+    if generic := [{"question": text, "answer": "-", "system": usual.system} for text in talk]:
         numbers[GENERIC] = range(len(rows), len(rows) + len(generic))
     return Inquiry(
         rows=[*rows, *generic],

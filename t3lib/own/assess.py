@@ -107,8 +107,7 @@ def report_nothing(model: Any, tokenizer: Any, rows: Rows, inquiry: Inquiry) -> 
     report = counts_of(
         few, *before_and_after(model, tokenizer, few, only=lambda each: not each.tau)
     )
-    report["verdict"] = verdict.verdict(report, unknown=True)
-    return complete(report, inquiry, model, tokenizer, rows)
+    return complete(report, inquiry, model, tokenizer, rows, unknown=True)
 
 
 def inquiry_of(tokenizer: Any, rows: Rows, head_format: PromptFormat | None = None) -> Inquiry:
@@ -140,20 +139,20 @@ def kept_of(inquiry: Inquiry, before: Answers, after: Answers) -> dict[str, Any]
     return {name: stayed(inquiry, name, before, after) for name in inquiry.kept}
 
 
-def complete(report: Report, inquiry: Inquiry, model: Any, tokenizer: Any, rows: Rows) -> Report:
-    """Add the verdict, unless it is there, and the provenance to a report, and return it.
+def complete(
+    report: Report, inquiry: Inquiry, model: Any, tokenizer: Any, rows: Rows, unknown: bool = False
+) -> Report:
+    """Add the verdict and the provenance to a report, and return it.
 
     model: what was judged. A report on heads says which, so that it is not taken for another's.
+    unknown: True if the base does not know the rows.
     """
     base = model
     if isinstance(model, T3ForCausalLM):
         base = model.base
         report["judged"] = judged_as(model.heads, model)
 
-    samples = 0  # texts of each kind of asking
-    if "verdict" not in report:
-        report["verdict"] = verdict.verdict(report)
-        samples = answers.TEXTS
+    report["verdict"] = verdict.verdict(report, unknown=unknown)
     # Of large sets only some rows were asked.
     counts = {"forget": inquiry.n} | {name: len(some) for name, some in inquiry.kept.items()}
     few = [
@@ -167,7 +166,7 @@ def complete(report: Report, inquiry: Inquiry, model: Any, tokenizer: Any, rows:
     report["form"] = belonging.prompt_form(tokenizer, [*rows.forget, *rows.retain])
     report["coverage"] = {
         "ways": report["forget"]["ways"],
-        "texts": samples,
+        "texts": 0 if unknown else answers.TEXTS,  # of each kind of asking
         "tokens": answers.TOKENS,
         "rows": counts,
     }

@@ -15,14 +15,14 @@ STRENGTHS = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0)
 SAMPLED = 3  # so many pairs are sampled, because most of the time goes into samples
 
 
-def grid_of(T: float | None = None, w: float | None = None) -> list[tuple[float, float]]:
+def grid_of(T: float | str = "auto", w: float | None = None) -> list[tuple[float, float]]:
     """Return the pairs (T, w) to choose from.
 
-    A given value is used as it is. With only T given, w is 1. Without T it is 1, because a head
+    A given value is used as it is. With only T given, w is 1. With "auto" it is 1, because a head
     that was fitted on wordings and neighbours is precise enough without tempering, and w covers
     `STRENGTHS`.
     """
-    if T is not None:
+    if not isinstance(T, str):
         return [(T, 1.0 if w is None else w)]
     return [(1.0, each) for each in (STRENGTHS if w is None else (w,))]
 

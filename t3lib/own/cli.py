@@ -35,7 +35,9 @@ if TYPE_CHECKING:
     from t3lib.classifier.head import T3Head
     from t3lib.own.rows import Rows
 
-FILES = ("forget", "retain", "other", "unseen", "holdout")  # options that name a file
+# options that name a file, and their sets
+FILES = {name: name for name in ("forget", "retain", "other", "unseen")}
+FILES["holdout"] = "held_out_retain"
 ON_HEAD, ROWS = "--head head", "--forget forget.jsonl --retain retain.jsonl"
 HEADS = "folder or Hub id of a head; several in a comma list are combined"
 SYMBOLS = {"T": "temperature", "w": "strength"}  # names in --set, and in `Choices`
@@ -428,9 +430,7 @@ def rows_of(args: argparse.Namespace, head: "T3Head | None") -> "Rows":
         file = getattr(args, name, None)
         if file is not None:
             secret = args.secret_column if name == "forget" else None
-            sets[name] = rows.load(file, **read, secret=secret)
-    if "holdout" in sets:
-        sets["held_out_retain"] = sets.pop("holdout")
+            sets[FILES[name]] = rows.load(file, **read, secret=secret)
     return rows.Rows(**sets).checked()
 
 

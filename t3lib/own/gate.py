@@ -60,15 +60,9 @@ def is_stop(value: Any) -> bool:
     )
 
 
-def is_text(value: Any) -> bool:
-    """Return whether a value is a text."""
-    return isinstance(value, str)
-
-
 # Fields of a request: whether a value is allowed, and in words what is. All others are refused.
 FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "model": (is_text, "a text"),
-    "user": (is_text, "a text"),
+    **dict.fromkeys(("model", "user"), (lambda value: isinstance(value, str), "a text")),
     "seed": (whole(0, 2**53 - 1), "a whole number from 0 to 2^53 - 1"),
     "n": (whole(1, MOST), f"a whole number from 1 to {MOST}"),
     **dict.fromkeys(
@@ -266,7 +260,9 @@ def as_text(turn: Any) -> Any:
         return turn
     role, content = turn.get("role"), turn.get("content")
     if isinstance(content, list) and all(
-        isinstance(part, Mapping) and part.get("type") == "text" and is_text(part.get("text"))
+        isinstance(part, Mapping)
+        and part.get("type") == "text"
+        and isinstance(part.get("text"), str)
         for part in content
     ):
         content = "\n".join(part["text"] for part in content)

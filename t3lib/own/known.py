@@ -18,6 +18,7 @@ from t3lib.own.questions import format_of_row, other_formats, touched_words
 from t3lib.own.rows import Rows
 from t3lib.own.truths import COMMON, GUESSED, word_set, words
 from t3lib.tofu.likelihood import token_scores
+from t3lib.tofu.metrics import recall_of
 from t3lib.tofu.reader import Reading
 
 FEW = 30  # rows of a set that the base is asked about before any training
@@ -31,16 +32,8 @@ def recall(truth: str, text: str) -> float:
     It is the length of the longest common subsequence of words, divided by the truth's length. In a
     truth that has no word at all, such as an emoji, each character counts as a word.
     """
-    of_truth, of_text = (words(some) if words(truth) else [*some.strip()] for some in (truth, text))
-
-    # row[j]: length of the longest common subsequence of the truth so far and the first j words.
-    row = [0] * (len(of_text) + 1)
-    for word in of_truth:
-        before, row = row, [0]
-        for place, other in enumerate(of_text):
-            row.append(before[place] + 1 if word == other else max(before[place + 1], row[-1]))
-
-    return row[-1] / len(of_truth) if of_truth else 0.0
+    parts = (words(some) if words(truth) else [*some.strip()] for some in (truth, text))
+    return recall_of(*parts)
 
 
 def knows(inquiry: Inquiry, number: int, text: str) -> bool:

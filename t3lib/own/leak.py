@@ -102,10 +102,8 @@ class _Heard:
 
     def __init__(self, inquiry: Inquiry, texts: Sequence[Text]) -> None:
         self.all = (1 << len(texts)) - 1
-        self.about, self.of_kind = dict[int, int](), dict[str, int]()
-        for place, each in enumerate(texts):
-            self.about[each.row] = self.about.get(each.row, 0) | 1 << place
-            self.of_kind[each.kind] = self.of_kind.get(each.kind, 0) | 1 << place
+        self.about = index([each.row] for each in texts)
+        self.of_kind = index([each.kind] for each in texts)
         self.rows = sum(1 << row for row in self.about)
         self._said = index(heard(inquiry, each) for each in texts)
 
@@ -249,9 +247,10 @@ def forgotten(inquiry: Inquiry, before: Answers, after: Answers) -> Counts:
         if by_kind.get(each.kind, {}).get("tested")
     }
     heard_rows, leaking = rows_of(of_base), rows_of(leaks)
-    each = [_row(inquiry, number, before, after, counted, leaks) for number in range(inquiry.n)]
-    for number, entry in enumerate(each):
-        entry["heard"] = number in heard_rows
+    each = [
+        _row(inquiry, number, before, after, counted, leaks) | {"heard": number in heard_rows}
+        for number in range(inquiry.n)
+    ]
     return {
         "rows": inquiry.n,
         "known_before": sum(entry["known"] for entry in each),

@@ -19,6 +19,7 @@ from typing import Any
 from t3lib.core.errors import UserError
 from t3lib.core.rows import SYSTEM, Row, encode_rows
 from t3lib.own.truths import Words, words
+from t3lib.sampler.belonging import system_text
 
 Turn = tuple[str, str]  # a question and its answer
 
@@ -207,9 +208,7 @@ def format_of_row(row: Row) -> PromptFormat:
     """Return the prompt format in which a row is asked. A conversation's own system turn counts
     first.
     """
-    turn = {} if isinstance(row["question"], str) else row["question"][0]
-    own = turn.get("content") if turn.get("role") == "system" else row.get("system", SYSTEM)
-    return PromptFormat(bool(row.get("raw")), None if row.get("raw") else own)
+    return PromptFormat(True, None) if row.get("raw") else PromptFormat(False, system_text(row))
 
 
 def in_format(row: Row, prompt_format: PromptFormat) -> Row:
@@ -470,17 +469,6 @@ def _encoded(tokenizer: Any, number: int, ways: Ways) -> list[Question]:
         cut = example.n_prompt
         questions.append(Question(kind, way, number, example.ids[:cut], "", len(example.ids) - cut))
     return questions
-
-
-def small_talk(prompt_format: PromptFormat) -> list[Row]:
-    """Return the generic prompts as rows in a prompt format. Plain text has none."""
-    return (
-        []
-        if prompt_format.raw
-        else [
-            {"question": text, "answer": "-", "system": prompt_format.system} for text in SMALL_TALK
-        ]
-    )
 
 
 def other_formats(row: Row, template: bool) -> Iterator[tuple[str, Row]]:

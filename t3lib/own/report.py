@@ -105,16 +105,6 @@ def save_report(report: Mapping[str, Any], folder: str | Path) -> Path:
     return folder / "report.html"
 
 
-def changed_rows(report: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """List the rows to keep whose answer changed, from every set."""
-    return [
-        {"set": NAMES[name], **row}
-        for name in NAMES
-        if name in report
-        for row in report[name]["changed"]
-    ]
-
-
 def report_page(report: Mapping[str, Any]) -> str:
     """Write the report as one HTML file that loads nothing from elsewhere. Its only script sorts
     tables.
@@ -128,7 +118,12 @@ def report_page(report: Mapping[str, Any]) -> str:
     )
     return pages.get_template("report.html").render(
         report=report,
-        changed_rows=changed_rows(report),
+        changed_rows=[
+            {"set": NAMES[name], **row}
+            for name in NAMES
+            if name in report
+            for row in report[name]["changed"]
+        ],
         names=NAMES,
         untested=UNTESTED,
         level=LEVEL,

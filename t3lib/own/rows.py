@@ -75,9 +75,52 @@ class Rows:
                 object.__setattr__(self, name, load(source, self.system, tell=True))
 
     def checked(self) -> "Rows":
-        """Return the same sets after `checked_sets`; UserError as there."""
-        sets: Any = checked_sets({name: getattr(self, name) for name in SETS}, self.system)
-        return dataclasses.replace(self, **sets)
+        """Return the same sets with their rows in one layout (`normal`); no two sets may overlap.
+
+        UserError for an empty set "forget" or "retain", and for a question or a text that is in two
+        sets, in whatever layout and spelling (`spelled`). A row cannot be both forgotten and kept,
+        and a row that a head was fitted on cannot show what the head does to other rows.
+        """
+        sets: dict[str, Any] = {name: getattr(self, name) for name in SETS}
+        if empty := [name for name in ("forget", "retain") if not sets[name]]:
+            raise UserError(f"there are no rows to {empty[0]}")
+        checked = {
+            name: [
+                normal(row, f"{name} row {number}", self.system)
+                for number, row in enumerate(rows, 1)
+            ]
+            for name, rows in sets.items()
+        }
+        for (first, rows), (second, others) in combinations(checked.items(), 2):
+            places = {key: n for n, row in enumerate(others, 1) for key in _keys(row)}
+            for number, row in enumerate(rows, 1):
+                if twins := [places[key] for key in _keys(row) if key in places]:
+                    twin = f"{second} row {twins[0]}"
+                    same = _keys(row)[0] == _keys(others[twins[0] - 1])[0]
+                    how = (
+                        f"is also {twin}"
+                        if same
+                        else f"has the same question as {twin}, with another answer"
+                    )
+                    raise UserError(f"{first} row {number} {how}: {printable(_keys(row)[1], 60)!r}")
+        apart = sum(_apart(row) for rows in checked.values() for row in rows)
+        if apart:
+            warnings.warn(
+                f"{apart} prompts end in a space before their completion, which is then tokenised"
+                " apart from it: put the space at the beginning of the completion",
+                stacklevel=2,
+            )
+
+        # Every answer of a conversation is a row, unless its question is in a set already. What is
+        # also in a set to keep is not forgotten.
+        found: dict[str, Any] = {name: [*map(begun, rows)] for name, rows in checked.items()}
+        taken = {key for rows in checked.values() for row in rows for key in _keys(row)}
+        for name in sorted(checked, key="forget".__eq__):
+            for part in (part for row in checked[name] for part in earlier_answers(row)):
+                if not taken & {*_keys(part)}:
+                    taken.update(_keys(part))
+                    found[name].append(part)
+        return dataclasses.replace(self, **found)
 
 
 def load(
@@ -127,10 +170,8 @@ def load(
 
 def _columns(entry: Mapping[str, Any]) -> list[str]:
     """Return the columns of an entry that `normal` uses."""
-    for needed, more in USED.items():
-        if entry.keys() >= {*needed}:
-            return [*needed, *(name for name in more if name in entry)]
-    return []
+    needed, more = next(each for each in USED.items() if entry.keys() >= {*each[0]})
+    return [*needed, *(name for name in more if name in entry)]
 
 
 def _tell(source: str | Path, entries: Sequence[Mapping[str, Any]], used: Iterable[str]) -> None:
@@ -161,9 +202,9 @@ def normal(entry: Any, where: str, system: str | None = None) -> Row:
     of plain text with `raw`. Its `wordings` become a list of texts.
 
     messages: the last turn must be the assistant's and becomes the answer. The turns before it
-    become the question, and `checked_sets` adds a row for each earlier answer.
+    become the question, and `Rows.checked` adds a row for each earlier answer.
     prompt, completion: both texts or both lists of turns.
-    text: all of it becomes the answer; `checked_sets` asks it by its first words.
+    text: all of it becomes the answer; `Rows.checked` asks it by its first words.
     where: how an error calls the entry, such as "rows.jsonl row 3".
     system: system text for an entry that brings none. An entry whose `system` is None asks for no
     system turn (`load` drops it before, because an empty cell of a file is no value). None in every
@@ -227,55 +268,6 @@ def _wordings(value: Any, where: str) -> list[str]:
     for number, text in enumerate(texts, 1):
         check_text(text, f"{where}: wordings {number}")
     return texts
-
-
-def checked_sets(
-    sets: Mapping[str, Sequence[Any]], system: str | None = None
-) -> dict[str, list[Row]]:
-    """Bring the rows of all sets into one layout (`normal`), and check that no two sets overlap.
-
-    system: as of `normal`.
-
-    UserError for an empty set "forget" or "retain", and for a question or a text that is in two
-    sets, in whatever layout and spelling (`spelled`). A row cannot be both forgotten and kept, and
-    a row that a head was fitted on cannot show what the head does to other rows.
-    """
-    if empty := [name for name in ("forget", "retain") if name in sets and not sets[name]]:
-        raise UserError(f"there are no rows to {empty[0]}")
-    checked = {
-        name: [normal(row, f"{name} row {number}", system) for number, row in enumerate(rows, 1)]
-        for name, rows in sets.items()
-    }
-    for (first, rows), (second, others) in combinations(checked.items(), 2):
-        places = {key: n for n, row in enumerate(others, 1) for key in _keys(row)}
-        for number, row in enumerate(rows, 1):
-            if twins := [places[key] for key in _keys(row) if key in places]:
-                twin = f"{second} row {twins[0]}"
-                same = _keys(row)[0] == _keys(others[twins[0] - 1])[0]
-                how = (
-                    f"is also {twin}"
-                    if same
-                    else f"has the same question as {twin}, with another answer"
-                )
-                raise UserError(f"{first} row {number} {how}: {printable(_keys(row)[1], 60)!r}")
-    apart = sum(_apart(row) for rows in checked.values() for row in rows)
-    if apart:
-        warnings.warn(
-            f"{apart} prompts end in a space before their completion, which is then tokenised apart"
-            " from it: put the space at the beginning of the completion",
-            stacklevel=3,
-        )
-
-    # Every answer of a conversation is a row, unless its question is in a set already. What is also
-    # in a set to keep is not forgotten.
-    found = {name: [*map(begun, rows)] for name, rows in checked.items()}
-    taken = {key for rows in checked.values() for row in rows for key in _keys(row)}
-    for name in sorted(checked, key="forget".__eq__):
-        for part in (part for row in checked[name] for part in earlier_answers(row)):
-            if not taken & {*_keys(part)}:
-                taken.update(_keys(part))
-                found[name].append(part)
-    return found
 
 
 def begun(row: Row) -> Row:

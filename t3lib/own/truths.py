@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache, reduce
 from itertools import groupby
 from operator import and_
+from typing import TypeVar
 
 # Thai, Lao, Burmese, Khmer, kana, Chinese characters: scripts without spaces between words.
 UNSPACED = re.compile(
@@ -27,6 +28,7 @@ FEWEST_IN_SLOT = 4  # a slot has at least so many questions
 Pair = tuple[str, str]  # a question and its true answer
 Slot = str
 Words = frozenset[str]  # of a text, in lower case
+Said = TypeVar("Said")  # a word, or what else is counted
 
 
 def clauses(text: str, *, fold: bool = True) -> list[list[str]]:
@@ -181,9 +183,9 @@ def says(said: Mapping[str, int], words: Iterable[str], texts: int) -> int:
     return reduce(and_, (said.get(word, 0) for word in words), texts)
 
 
-def index(texts: Iterable[Words]) -> dict[str, int]:
+def index(texts: Iterable[Iterable[Said]]) -> dict[Said, int]:
     """Return {word: texts that say it}, as an integer with a bit for each text."""
-    said: dict[str, int] = {}
+    said: dict[Said, int] = {}
     for place, text in enumerate(texts):
         for word in text:
             said[word] = said.get(word, 0) | 1 << place
@@ -245,9 +247,8 @@ def truths(rows: Sequence[Pair], secrets: Mapping[int, Iterable[str]] | None = N
     rows: pairs (question, truth). secrets: {number of a row: the words that are its only items}.
     """
     given = secrets or {}
-    kinds, members = slots([question for question, _ in rows]), dict[Slot, int]()
-    for row, kind in enumerate(kinds):
-        members[kind] = members.get(kind, 0) | 1 << row
+    kinds = slots([question for question, _ in rows])
+    members = index([kind] for kind in kinds)
     return Truths(
         [[frozenset(given[n])] if n in given else items(*pair) for n, pair in enumerate(rows)],
         [members[kind] for kind in kinds],

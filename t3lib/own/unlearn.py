@@ -128,12 +128,6 @@ class Choices:
         length = {"epochs": epochs, "warmup_epochs": OWN_WARMUP * epochs}
         return replace(OWN_FIT, lr=self.lr, seed=self.seed, **length | dict(self.fit))
 
-    @property
-    def grid(self) -> list[tuple[float, float]]:
-        """The pairs (T, w) to choose from."""
-        T = None if isinstance(self.temperature, str) else float(self.temperature)
-        return choice.grid_of(T, self.strength)
-
 
 class NothingToForget(UserError):
     """The base does not know the rows to forget, so that no head was fitted.
@@ -177,13 +171,15 @@ def without_verdict(
     request: Request, inquiry: Inquiry, choices: Choices
 ) -> tuple[T3ForCausalLM, dict[str, Any]]:
     """Fit a head, choose its T and w, and return the unlearned model and the choice (`choose`)."""
-    features = training_set(request)
+    begin_stage("lessons")
+    made = lessons.make_lessons(request)
+    begin_stage("their features")
+    features = lessons.extract_material(request, made)
     begin_stage("the head")
     head = fit_own_head(request, features, choices)
     begin_stage("the choice of w")
-    chosen = choose(request, inquiry, head, choices.grid)
+    chosen = choose(request, inquiry, head, choice.grid_of(choices.temperature, choices.strength))
     head.temperature, head.w = chosen["T"], chosen["w"]
-    describe(head, request, choices, len(features.y))
     unlearned = T3ForCausalLM(
         request.base,
         head.to(request.base.device),
@@ -234,16 +230,10 @@ def check_known(request: Request, inquiry: Inquiry) -> None:
         raise NothingToForget(report)
 
 
-def training_set(request: Request) -> Features:
-    """Return the features that the head is fitted on."""
-    begin_stage("lessons")
-    made = lessons.make_lessons(request)
-    begin_stage("their features")
-    return lessons.extract_material(request, made)
-
-
 def fit_own_head(request: Request, features: Features, choices: Choices) -> T3Head:
-    """Fit a head, and note on it what the sampler needs to know."""
+    """Fit a head, and note on it what the sampler needs to know, what it was fitted on, and the
+    prompt format in which it is asked.
+    """
     V = vocabulary(request.base)
     settings = choices.fit_settings_for(int((features.s == 0).sum()))
     with one_thread():
@@ -252,19 +242,13 @@ def fit_own_head(request: Request, features: Features, choices: Choices) -> T3He
         setattr(head, name, getattr(choices, name))
     head.taught = lessons.secret_tokens(features, V)
     head.has_token = belonging.tokens_known(request.tokenizer, V)
-    return head
 
-
-def describe(head: T3Head, request: Request, choices: Choices, tokens: int) -> None:
-    """Write on a head what it was fitted on, and the prompt format in which it is asked.
-
-    tokens: number of answer tokens that it was fitted on.
-    """
-    rows = request.rows
-    head.info |= belonging.origin(request.base, request.tokenizer, rows.forget, rows.retain, tokens)
+    rows, base = request.rows, (request.base, request.tokenizer)
+    head.info |= belonging.origin(*base, rows.forget, rows.retain, len(features.y))
     head.info["attention_mask"] = "lengths"
     if choices.template:
         head.info["template"] = dict(choices.template)
+    return head
 
 
 # ---- the choice of T and w ----------------------------------------------------------------------

@@ -120,7 +120,7 @@ def _sentence(report: Mapping[str, Any]) -> tuple[str, str]:
             " is left which the head was not fitted or chosen by."
         )
     kept = sums(report, ["retain", *NEVER_FITTED])
-    if kept["rows"] and not knows_some(kept["known_before"], kept["rows"]):
+    if not knows_some(kept["known_before"], kept["rows"]):
         return "cannot tell", (
             "Cannot tell whether anything is kept: the base answers"
             f" {kept['known_before']} of {kept['rows']} rows to keep."
@@ -140,8 +140,6 @@ def _sentence(report: Mapping[str, Any]) -> tuple[str, str]:
 def _kept_sentence(report: Mapping[str, Any]) -> str:
     """Say how many answers to keep stay, and whether they are too few to show a loss."""
     every, never = (sums(report, names) for names in (["retain", *NEVER_FITTED], NEVER_FITTED))
-    if not every["rows"]:
-        return "no rows to keep were given"
     few = (
         f", and fewer than {POWER} say little about whether {100 * STAY:.0f}% stay"
         if never["known_before"] < POWER

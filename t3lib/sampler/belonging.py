@@ -199,14 +199,33 @@ def prompt_form(tokenizer: PreTrainedTokenizerBase, rows: Sequence[Row]) -> dict
     chats = [row for row in rows if not row.get("raw")]
     if not chats or tokenizer.chat_template is None:
         return {"chat_template": "none" if chats else PLAIN, "system": None}
-    texts: Counter[str] = Counter()
-    for row in chats:
-        turn = {} if isinstance(row["question"], str) else row["question"][0]
-        texts[turn["content"] if turn.get("role") == "system" else row.get("system", SYSTEM)] += 1
     return {
         "chat_template": content_key(tokenizer.chat_template),
-        "system": texts.most_common(1)[0][0],
+        "system": Counter(map(system_text, chats)).most_common(1)[0][0],
     }
+
+
+def system_text(row: Row) -> str | None:
+    """Return the system text of a row of question and answer. A conversation's own system turn
+    takes precedence over the row's `system`.
+    """
+    turn = {} if isinstance(row["question"], str) else row["question"][0]
+    text: str | None = (
+        turn["content"] if turn.get("role") == "system" else row.get("system", SYSTEM)
+    )
+    return text
+
+
+def shared_dial(heads: Sequence[Any], name: str, given: float | None, advice: str) -> float:
+    """Return a dial of several heads: the given value, or else the one that all have.
+
+    name: such as "temperature". UserError if they differ; advice: what its message asks for.
+    """
+    values: list[float] = [getattr(head, name) for head in heads]
+    if given is None and len({*values}) > 1:
+        listed = ", ".join(f"{value:g}" for value in values)
+        raise UserError(f"these heads have different {name}s ({listed}): give {advice}")
+    return values[0] if given is None else given
 
 
 def system_of(head: Any) -> str | None:

@@ -205,13 +205,7 @@ class T3ForCausalLM(WrappedCausalLM):
 
         # T, gate and tail, given or the heads' own.
         for name, given in {"temperature": temperature, "gate": gate, "tail": tail}.items():
-            own = [getattr(head, name) for head in placed]
-            if given is None and len({*own}) > 1:
-                values = ", ".join(f"{value:g}" for value in own)
-                raise UserError(
-                    f"these heads have different {name}s ({values}): give the one to use"
-                )
-            setattr(self, name, own[0] if given is None else given)
+            setattr(self, name, belonging.shared_dial(placed, name, given, "the one to use"))
 
     @property
     def head(self) -> T3Head:

@@ -132,14 +132,8 @@ def heads_of(model_config: Any) -> tuple[list[T3Head], float, float, float]:
     belonging.check_same_base(heads)
 
     # One T and one gate for all heads: what the configuration gives, or what they share.
-    dials = {}
-    for name in ("temperature", "gate", "tail"):
-        given = getattr(config, f"t3_{name}", None)
-        values = {getattr(head, name) for head in heads} if given is None else {given}
-        if len(values) > 1:
-            raise UserError(
-                f"these heads have different {name}s ({sorted(values)}): give t3_{name}"
-            )
-        dials[name] = values.pop()
-    T = check_temperature(dials["temperature"])
-    return heads, T, check("gate", dials["gate"]), check("tail", dials["tail"])
+    T, gate, tail = (
+        belonging.shared_dial(heads, name, getattr(config, f"t3_{name}", None), f"t3_{name}")
+        for name in ("temperature", "gate", "tail")
+    )
+    return heads, check_temperature(T), check("gate", gate), check("tail", tail)

@@ -214,6 +214,18 @@ def choices(at: Positions, tilts: Sequence[Tilt]) -> Tensor:
 
 
 @torch.no_grad()
+def tilted_scores(at: Positions, tilts: Sequence[Tilt]) -> Iterator[Tensor]:
+    """Yield log p(y)/T + log f(y) at N positions for every tilt, up to a constant: (N, V)."""
+    logf = _logf(at.z, tilts)
+    for head, T in tilts:
+        yield (
+            at.logits / T
+            if head is None
+            else tilted(at.logits, [logf[head]], [head], T, head.gate, head.tail)
+        )
+
+
+@torch.no_grad()
 def token_scores(
     model: Any,
     examples: Sequence[Example],
@@ -324,11 +336,14 @@ def answer_positions(
         row, numbers = (
             torch.tensor(values, device=prefix.mask.device) for values in (rows, indices)
         )
-        yield from prefix.first_positions(row, numbers, answers)
+        target = torch.tensor([answer[0] for answer in answers], device=row.device)
+        z = None if prefix.sums is None else mean_of(prefix.sums)[row]
+        first = torch.zeros_like(numbers)
+        yield from _in_chunks(numbers, first, target, prefix.logits, row, z)
 
         # The other positions need the answers' own tokens, read on from the prompts' cache.
         longer = [i for i, answer in enumerate(answers) if len(answer) > 1]
-        sizes = [prefix.width + len(answers[i]) for i in longer]
+        sizes = [prefix.mask.shape[1] + len(answers[i]) for i in longer]
         for batch in length_sorted(sizes, 1 if reader.alone else budget):
             group = [longer[i] for i in batch]
             part = collate(
@@ -339,25 +354,13 @@ def answer_positions(
 
 @dataclass(frozen=True)
 class _Prefix:
-    """P prompts that are in the cache, left-padded to `width` tokens."""
+    """P prompts that are in the cache, left-padded to L tokens."""
 
     cache: Any
-    width: int
-    mask: Tensor  # (P, width)
+    mask: Tensor  # (P, L)
     position: Tensor  # (P,) of the first answer token
     logits: Tensor  # (P, V) that predict the first answer token
     sums: Tensor | None  # (P, R + 1) `prefix_sums` of all heads' projections over the whole prompt
-
-    def first_positions(
-        self, row: Tensor, example: Tensor, answers: Sequence[list[int]]
-    ) -> Iterator[Positions]:
-        """Yield the first position of each of N answers.
-
-        row (N,): the answer's prompt. example (N,): its example. answers: their token ids.
-        """
-        target = torch.tensor([answer[0] for answer in answers], device=row.device)
-        z = None if self.sums is None else mean_of(self.sums)[row]
-        return _in_chunks(example, torch.zeros_like(example), target, self.logits, row, z)
 
 
 def _prefill(
@@ -371,7 +374,7 @@ def _prefill(
     start = (ids.shape[1] - lengths)[:, None]
     position_ids = (torch.arange(ids.shape[1], device=ids.device) - start).clamp(0)
     output, mask, sums = reader.prefill(prompts, ids, position_ids, mask, more)
-    return _Prefix(cache_of(output), ids.shape[1], mask, lengths, output.logits[:, -1], sums)
+    return _Prefix(cache_of(output), mask, lengths, output.logits[:, -1], sums)
 
 
 def _later_positions(

@@ -161,10 +161,17 @@ def rouge_l_recall(answer: str, generation: str) -> float:
     """|LCS(generation, answer)| / |answer| over stemmed words   (Appendix F.2, ROUGE).
 
     0 if either text has no words. Equal to rouge_score's RougeScorer(["rougeL"], use_stemmer=True),
-    with its tokenisation. The longest common subsequence (LCS) is counted in the bits of one
-    integer (Hyyrö, 2004) and not in a table, which makes it fast.
+    with its tokenisation.
     """
-    target, words = (tokenize.tokenize(text, _stemmer()) for text in (answer, generation))
+    return recall_of(*(tokenize.tokenize(text, _stemmer()) for text in (answer, generation)))
+
+
+def recall_of(target: Sequence[str], words: Sequence[str]) -> float:
+    """|LCS(words, target)| / |target| of two lists of words, 0 if either is empty.
+
+    The longest common subsequence (LCS) is counted in the bits of one integer (Hyyrö, 2004) and not
+    in a table, which makes it fast.
+    """
     if not target or not words:
         return 0.0
     places: dict[str, int] = {}
@@ -232,15 +239,6 @@ def forget_quality_lattice(n: int) -> NDArray[np.float64]:
     """All values that Forget Quality can take with n rows: the exact p at D = k/n, k = 1, …, n."""
     ladder = np.arange(n, dtype=float)
     return np.array([forget_quality(ladder, ladder + k - 0.5)[0] for k in range(1, n + 1)])
-
-
-def forget_quality_approximation(n: int, d: ArrayLike) -> NDArray[np.float64]:
-    """2 exp(-n D²), the paper's approximation of Forget Quality   (Appendix F.2).
-
-    It is the first term of the asymptotic series for two samples of n each, and exceeds 1 for
-    D < sqrt(ln 2 / n). d: values of D, any shape.
-    """
-    return 2 * np.exp(-n * np.asarray(d, dtype=float) ** 2)
 
 
 def row_scores(

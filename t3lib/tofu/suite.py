@@ -22,15 +22,14 @@ from numpy.typing import ArrayLike, NDArray
 from t3lib.core.errors import UserError
 from t3lib.core.models import check_ids, context_length, within_memory
 from t3lib.core.rows import Row, encode_rows
-from t3lib.sampler.tilt import tilted
 from t3lib.tofu.evaluation import Report, answer_text
 from t3lib.tofu.likelihood import (
-    Positions,
     Tilt,
     answer_positions,
     answer_tokens,
     default_batch_tokens,
     heads_of,
+    tilted_scores,
 )
 from t3lib.tofu.metrics import SETS
 from t3lib.tofu.reader import Reading
@@ -192,19 +191,15 @@ def auc(forgotten: ArrayLike, unseen: ArrayLike) -> float:
     return float(1 - (ranks[: len(a)].sum() - len(a) * (len(a) + 1) / 2) / (len(a) * len(b)))
 
 
-def min_k(losses: Sequence[ArrayLike], k: float = 0.4) -> np.ndarray:
-    """Return for each row the mean of its largest token losses (min-k probability, arXiv
+def min_k(losses: Sequence[ArrayLike]) -> np.ndarray:
+    """Return for each row the mean of its 40% largest token losses (min-k probability, arXiv
     2310.16789).
 
     losses: for each of n rows, the values −ln p of its tokens. The end of turn is left out, as in
-    the published code.
-    k: share of the tokens that are averaged, above 0 and at most 1. At least one token counts.
-    Returns (n,). UserError for a k outside this range.
+    the published code. At least one token counts. Returns (n,).
     """
-    if not 0 < k <= 1:
-        raise UserError(f"min-k takes a share above 0 and at most 1, not {k!r}")
     rows = [np.sort(_losses(row, "tokens"))[::-1] for row in losses]
-    return np.array([row[: max(1, int(len(row) * k))].mean() for row in rows])
+    return np.array([row[: max(1, int(len(row) * 0.4))].mean() for row in rows])
 
 
 def _losses(values: ArrayLike, name: str) -> np.ndarray:
@@ -257,7 +252,8 @@ def score_answers(
         sized = replace(reading, batch_tokens=batch_tokens)
 
         for at in answer_positions(model, examples, sized, heads_of([tilt])):
-            logp = _logits(at, tilt).log_softmax(-1)
+            [scores] = tilted_scores(at, [tilt])
+            logp = scores.log_softmax(-1)
             true = logp.gather(-1, at.target[:, None])[:, 0]
             hit = logp.argmax(-1) == at.target
             columns = torch.stack([-true, hit, standardised(logp, true)], 1).cpu().double()
@@ -277,11 +273,3 @@ def score_answers(
         }
         for example, tokens in zip(examples, table)
     ]
-
-
-def _logits(at: Positions, tilt: Tilt) -> torch.Tensor:
-    """log p / T + log f at some positions, up to a constant: (N, V)."""
-    head, T = tilt
-    if head is None or at.z is None:
-        return at.logits / T
-    return tilted(at.logits, [head.logf(at.z)], [head], T, head.gate, head.tail)

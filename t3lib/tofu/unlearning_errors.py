@@ -28,7 +28,6 @@ from t3lib.core.errors import UserError
 from t3lib.core.models import within_memory
 from t3lib.core.progress import progress_bar
 from t3lib.core.rows import Example
-from t3lib.sampler.tilt import tilted
 from t3lib.tofu.likelihood import (
     UNTILTED,
     Positions,
@@ -36,6 +35,7 @@ from t3lib.tofu.likelihood import (
     answer_positions,
     default_batch_tokens,
     heads_of,
+    tilted_scores,
 )
 from t3lib.tofu.reader import Reading
 
@@ -162,8 +162,8 @@ def _summed(
         with progress_bar(total=len(examples), desc="errors", leave=False) as bar:
             for at, *judges in _together(models, examples, sized, heads):
                 judged = [(judge.logits / tau).log_softmax(-1) for judge in judges]
-                for t, tilt in enumerate(tilts):
-                    logp = (_scores(at, tilt, heads) / tau).log_softmax(-1)
+                for t, scores in enumerate(tilted_scores(at, tilts)):
+                    logp = (scores / tau).log_softmax(-1)
                     for j, logp_retrained in enumerate(judged):
                         values = _measured(measures, logp, logp_retrained, at.target)
                         total[t, j].index_add_(1, at.example.cpu(), values.cpu().double())
@@ -187,17 +187,6 @@ def _measured(
         "likeliest": lambda: (logp.argmax(-1) == target).to(logp.dtype),
     }
     return torch.stack([functions[name]() for name in measures])
-
-
-@torch.no_grad()
-def _scores(at: Positions, tilt: Tilt, heads: Sequence[Any]) -> Tensor:
-    """Return log p̂ (N, V) of a tilt (head, T) at N positions, up to a constant in each."""
-    head, T = tilt
-    if head is None or at.z is None:
-        return at.logits / T
-    number = next(n for n, each in enumerate(heads) if each is head)
-    pooled = at.z.split([each.rank for each in heads], -1)[number].contiguous()
-    return tilted(at.logits, [head.logf(pooled)], [head], T, head.gate, head.tail)
 
 
 def _together(

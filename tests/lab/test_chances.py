@@ -29,20 +29,19 @@ def test_the_number_of_values_of_a_slot(seen, number):
 def test_a_number_is_enough_and_what_all_rows_say_is_nothing():
     found = chances(PHONES)
     assert found.gives_away(0, "3000") and found.gives_away(0, "call 3000 or 3041")
-    assert found.chance(0, [word_set("The number is 555.")]) == 1
-    assert found.chance(0, [word_set("3041")]) == 1 == found.chance(0, [])
+    assert found.chance(0, word_set("The number is 555.")) == 1
+    assert found.chance(0, word_set("3041")) == 1 == found.chance(0, frozenset())
 
 
 def test_an_items_chance_is_its_share_among_other_rows():
     towns = "Aldmoor Brinhaven Corvale Dunwick".split()
     rows = [(f"Where does {name} live?", f"In old {towns[n % 4]}.") for n, name in enumerate(NAMES)]
     found = chances(rows)
-    assert found.chance(0, [word_set("aldmoor")]) == pytest.approx(max(4 / 19, 1 / 4))
+    assert found.chance(0, word_set("aldmoor")) == pytest.approx(max(4 / 19, 1 / 4))
     said = found.heard({n: ["Aldmoor, I think"] for n in range(1, 20)})  # truths and texts
-    assert said.chance(0, [word_set("aldmoor")]) == pytest.approx((4 + 19) / (19 + 19))
-    assert said.chance(0, [word_set("aldmoor")], about=1) == pytest.approx((4 + 18) / (18 + 18))
+    assert said.chance(0, word_set("aldmoor")) == pytest.approx((4 + 19) / (19 + 19))
     # of two words that always come together, the second says nothing new
-    assert found.chance(0, [word_set("old aldmoor")]) == found.chance(0, [word_set("aldmoor")])
+    assert found.chance(0, word_set("old aldmoor")) == found.chance(0, word_set("aldmoor"))
 
 
 def test_rare_items_of_one_clause_multiply_and_common_ones_do_not():
@@ -51,20 +50,20 @@ def test_rare_items_of_one_clause_multiply_and_common_ones_do_not():
         for n, name in enumerate(NAMES * 6)
     ]
     found = chances(rows)
-    one, other = (found.chance(0, [frozenset([word])]) for word in ("x0", "a"))
+    one, other = (found.chance(0, frozenset([word])) for word in ("x0", "a"))
     assert one < 0.1 < 0.4 < other
-    assert found.chance(0, [frozenset(["x0", "a"])]) == pytest.approx(one)  # always together
-    assert found.chance(1, [frozenset(["xx1", "1"])]) < one / 9
+    assert found.chance(0, frozenset(["x0", "a"])) == pytest.approx(one)  # always together
+    assert found.chance(1, frozenset(["xx1", "1"])) < one / 9
     # items of two clauses do not
-    assert found.chance(1, [frozenset(["xx1", "51"])]) == min(
-        found.chance(1, [frozenset([word])]) for word in ("xx1", "51")
+    assert found.chance(1, frozenset(["xx1", "51"])) == min(
+        found.chance(1, frozenset([word])) for word in ("xx1", "51")
     )
 
 
-def plain_chance(found, row, texts, about):
-    """`Truths.chance` by its definition, with a set of texts instead of counts."""
-    apart, slot = {row, about}, bits(found.slot[row])
-    others = [text for text, of in enumerate(found.about) if of not in apart]
+def plain_chance(found, row, said):
+    """`Chances.chance` by its definition, with a set of texts instead of counts."""
+    slot = bits(found.slot[row])
+    others = [text for text, of in enumerate(found.about) if of != row]
     pools = [{text for text in others if found.about[text] in slot}, {*others}]
     pools.append({text for text in pools[0] if text < len(found.items)})
     says = {word: {*bits(mask)} for word, mask in found.said.items()}
@@ -84,15 +83,12 @@ def plain_chance(found, row, texts, about):
                 break
         return chance
 
-    best = 1.0
-    for said in texts:
-        whole = 1.0
-        for clause in found.items[row]:
-            if items := clause & said:
-                best = min(best, each := together(items))
-                whole *= each if len(items) >= 0.8 * len(clause) else 1.0
-        best = min(best, whole)
-    return best
+    best = whole = 1.0
+    for clause in found.items[row]:
+        if items := clause & said:
+            best = min(best, each := together(items))
+            whole *= each if len(items) >= 0.8 * len(clause) else 1.0
+    return min(best, whole)
 
 
 def test_chances_by_counts_are_those_of_the_plain_formula():
@@ -108,8 +104,8 @@ def test_chances_by_counts_are_those_of_the_plain_formula():
     found = chances(rows).heard({k: draw.choices(answers, k=6) for k in range(0, 80, 2)})
     spoken = [word_set(text) for text in answers]
     for _ in range(300):
-        row, about = draw.randrange(80), draw.randrange(80)
-        some = draw.sample(spoken, 4) + [word_set(rows[row][1])] * draw.randrange(2)
-        wanted = plain_chance(found, row, some, about)
-        assert found.chance(row, some, about) == wanted
-        assert found.chance(np.int64(row), some, np.int64(about)) == wanted
+        row = draw.randrange(80)
+        said = draw.choice([*draw.sample(spoken, 4), word_set(rows[row][1])])
+        wanted = plain_chance(found, row, said)
+        assert found.chance(row, said) == wanted
+        assert found.chance(np.int64(row), said) == wanted

@@ -23,7 +23,7 @@ KINDS = {
     "head": (unlearned.HEAD, False),
     "baseline": (unlearned.BASELINE, False),
     "scores": (["tofu.evaluation", "study.methods", "study.unlearned"], False),
-    "audit": (["audit", "study.methods", "study.unlearned"], False),
+    "audit": (["audit", "chances", "study.methods", "study.unlearned"], False),
     "run": (["study.records"], True),
 }
 
@@ -75,6 +75,7 @@ def unedited():
         ("t3lab/world/world.yaml", {"base", "run"}, {"base", *"2346"}),
         ("t3lab/study/methods.py", SCORED, {*"236"}),
         ("t3lab/audit/run.py", {"audit"}, {*"236"}),
+        ("t3lab/chances.py", {"audit"}, {*"2356"}),
         ("t3lab/report/render.py", set(), {*"158"}),
         ("t3lib/theory/mixture.py", set(), {*"15"}),
         ("t3lib/cli.py", set(), set()),

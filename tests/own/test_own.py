@@ -224,8 +224,8 @@ def test_unseen_rows_that_the_model_knows_are_refused(case):
         own.unlearn(model, tokenizer, Rows(forget, retain, unseen=other))
 
 
-def of_the_rows_alone(request):
-    """`training_set` without wordings and neighbours."""
+def of_the_rows_alone(request, made):
+    """`lessons.extract_material` without wordings and neighbours."""
     rows = request.rows
     return extract_features(request.base, request.tokenizer, rows.forget, rows.retain)
 
@@ -234,7 +234,8 @@ def test_of_many_rows_some_are_asked_and_the_screen_uses_these(case, monkeypatch
     model, tokenizer, forget, retain, _ = case
     for name, value in {"MOST_FORGET": 4, "MOST_KEPT": 10, "TEXTS": 1}.items():
         monkeypatch.setattr(answers, name, value)
-    monkeypatch.setattr(own, "training_set", of_the_rows_alone)
+    monkeypatch.setattr(own.lessons, "make_lessons", lambda request: None)
+    monkeypatch.setattr(own.lessons, "extract_material", of_the_rows_alone)
     few = own.Choices(steps=50, gate=0.9, tail=0.01)
     unlearned = own.unlearn(model, tokenizer, Rows(forget, retain), few)
     report = unlearned.report

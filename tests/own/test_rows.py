@@ -260,12 +260,10 @@ def test_every_file_of_a_request_gets_its_line(tmp_path, capsys):
 def test_a_space_between_prompt_and_completion_belongs_to_the_completion(recwarn):
     """Tokenised apart, "is " and "7" are other tokens than "is 7", which a model was trained on."""
     kept = [{"prompt": "Box two is", "completion": " 8"}]
-    rows.checked_sets({"forget": [{"prompt": "Box one is", "completion": " 7"}], "retain": kept})
+    rows.Rows([{"prompt": "Box one is", "completion": " 7"}], kept).checked()
     assert not recwarn.list
     with pytest.warns(UserWarning, match="1 prompts end in a space"):
-        rows.checked_sets(
-            {"forget": [{"prompt": "Box one is ", "completion": "7"}], "retain": kept}
-        )
+        rows.Rows([{"prompt": "Box one is ", "completion": "7"}], kept).checked()
 
 
 def test_plain_text_is_all_answer(tokenizer):

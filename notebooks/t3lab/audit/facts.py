@@ -36,21 +36,22 @@ def held(rows: Sequence[Row], texts: Sequence[Sequence[str]]) -> dict[str, list[
     """Find out which texts give a row away.
 
     texts: the texts of each row, equally many for every row.
-    Returns {"leaks", "facts"}, each with one list of booleans for every row that has an item.
-    leaks: the text gives the row away (`chances.Chances.chance`), compared with what the texts say
-    of the other rows. facts: the text contains every item.
+    Returns {"leaks", "facts"}, each with one list of booleans for every row that has an item: a row
+    whose words are all its question's or a wrong answer's has none. leaks: the text gives the row
+    away (`chances.Chances.chance`), compared with what the texts say of the other rows. facts: the
+    text contains every item.
     """
     truths_of = row_truths(rows).heard(dict(enumerate(texts)))
 
     leaks, facts = [], []
     for row, clauses in enumerate(truths_of.items):
-        if not clauses:
+        if not any(clauses):
             continue
         spoken = [word_set(text) for text in texts[row]]
 
         # the more different texts, the more they say by chance
         limit = LEAK / len({*spoken})
-        leaks.append([truths_of.chance(row, [each]) <= limit for each in spoken])
+        leaks.append([truths_of.chance(row, each) <= limit for each in spoken])
 
         fact = frozenset().union(*clauses)
         facts.append([fact <= each for each in spoken])

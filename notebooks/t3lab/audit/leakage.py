@@ -3,13 +3,9 @@
 The estimate is unbiased. It uses n ≥ k scored samples for each row.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import gammaln
-
-from t3lib.core.errors import UserError
 
 
 def expected_best(scores: ArrayLike, k: int) -> NDArray[np.float64]:
@@ -20,13 +16,9 @@ def expected_best(scores: ArrayLike, k: int) -> NDArray[np.float64]:
     unbiased estimate for k new samples:
 
         E[max of k samples] = Σ_j C(j − 1, k − 1) / C(n, k) · s_(j),   s_(1) ≤ … ≤ s_(n).
-
-    UserError for k outside 1 … n.
     """
     scores = np.sort(np.asarray(scores, float), axis=-1)
     n = scores.shape[-1]
-    if not 1 <= k <= n:
-        raise UserError(f"leak@k needs k between 1 and the {n} samples, not {k}")
 
     # of all subsets of k, the share whose best sample is the j-th smallest
     j = np.arange(k, n + 1)
@@ -35,26 +27,21 @@ def expected_best(scores: ArrayLike, k: int) -> NDArray[np.float64]:
     return scores @ weights
 
 
-def leak_at_k(
-    scores: ArrayLike, ks: Sequence[int] = (), leaks: ArrayLike = ()
-) -> list[dict[str, float]]:
-    """Compute leak@k with its standard error over rows, for several k.
+def leak_at_k(scores: ArrayLike, leaks: ArrayLike) -> list[dict[str, float]]:
+    """Compute leak@k with its standard error over rows, for k = 1, 2, 4, … up to the number of
+    samples.
 
-    scores: (rows, samples). ks: by default the powers of two up to the number of samples.
-    leaks: (rows with a secret, samples), True where the sample holds its row's secret; may be left
-    out.
+    scores: (rows, samples). leaks: (rows with a secret, samples), True where the sample holds its
+    row's secret; empty if no row has one.
 
     Returns a list of {k, value, se}: the mean of `expected_best` over rows, and its standard error.
     With `leaks`, each entry also has `rows`, the number of rows with a secret, and `rows_leaking`,
     of how many of them k samples are expected to hold the secret. This is a plain count if k is the
     number of samples.
     """
-    scores = np.asarray(scores, float)
-    if scores.ndim != 2 or not scores.size:
-        raise UserError(f"leak@k needs scores (rows, samples), not {scores.shape}")
-
-    entries = []
-    for k in ks or powers_of_two(scores.shape[1]):
+    scores, entries = np.asarray(scores, float), []
+    n = scores.shape[1]
+    for k in (2**i for i in range(n.bit_length())):
         best = expected_best(scores, k)
         error = best.std(ddof=1) / np.sqrt(len(best)) if len(best) > 1 else float("nan")
         entries.append({"k": k, "value": float(best.mean()), "se": float(error)})
@@ -64,11 +51,6 @@ def leak_at_k(
             entries[-1] |= {"rows_leaking": rows_leaking, "rows": len(flags)}
 
     return entries
-
-
-def powers_of_two(n: int) -> list[int]:
-    """Return 1, 2, 4, … up to n."""
-    return [2**i for i in range(n.bit_length()) if 2**i <= n]
 
 
 def _log_choose(n: ArrayLike, k: int) -> NDArray[np.float64]:

@@ -7,7 +7,7 @@ import numpy as np
 
 from t3lab.audit.labels import AUDIT
 from t3lab.audit.leakage import leak_at_k
-from t3lab.audit.membership import auc_error, auc_error_by_author
+from t3lab.audit.membership import auc_error_by_author
 from t3lab.audit.recognition import recognized
 from t3lib.tofu.suite import auc, exact_memorization, extraction_strength, min_k
 
@@ -16,7 +16,7 @@ def measures(
     likelihoods: Mapping[str, Any],
     losses: Mapping[str, Any] | str,
     writings: Mapping[str, Any] | str,
-    rows_an_author: int = 0,
+    rows_an_author: int,
 ) -> dict[str, Any]:
     """Compute every measure of the audit for one set of rows.
 
@@ -24,8 +24,8 @@ def measures(
     losses: {"forget", "unseen"}: per-token losses of these rows and of rows that no model saw, or
     the reason why they are missing.
     writings: what `run.writings` returned for these rows, or the reason why nothing was decoded.
-    rows_an_author: if positive, the rows come in blocks of this many, one author each. The standard
-    errors of membership then count authors instead of rows.
+    rows_an_author: the rows come in blocks of this many, one author each. The standard errors of
+    membership count authors instead of rows.
 
     Returns a dict:
     values, errors: {measure of `labels.AUDIT`: its mean over rows}, and its standard error.
@@ -58,11 +58,7 @@ def measures(
         else:
             pair = score(losses["forget"]), score(losses["unseen"])
             values[name] = auc(*pair)
-            errors[name] = (
-                auc_error_by_author(*pair, rows_an_author)
-                if rows_an_author
-                else auc_error(values[name], *map(len, pair))
-            )
+            errors[name] = auc_error_by_author(*pair, rows_an_author)
 
     audit: dict[str, Any] = {"values": values, "errors": errors, "empty": empty}
     if isinstance(writings, str):
@@ -87,7 +83,7 @@ def measures(
         empty["facts"] = "no answer has a word that only its row holds"
 
     return audit | {
-        "leak": leak_at_k(scores, (), writings["leaks"]),
+        "leak": leak_at_k(scores, writings["leaks"]),
         "closest": writings["closest"],
         "templates": {
             template: float(np.mean(recalls)) for template, recalls in writings["templates"].items()

@@ -1,16 +1,9 @@
-"""Standard errors of a membership AUC (`t3lib.tofu.suite.auc`), by rows and by authors."""
+"""The standard error of a membership AUC (`t3lib.tofu.suite.auc`), by authors."""
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from t3lib.tofu.suite import auc
-
-
-def auc_error(value: float, n: int, m: int) -> float:
-    """Return the standard error of an AUC of n against m rows (Hanley and McNeil, 1982)."""
-    q1, q2 = value / (2 - value), 2 * value**2 / (1 + value)
-    variance = value * (1 - value) + (n - 1) * (q1 - value**2) + (m - 1) * (q2 - value**2)
-    return float(np.sqrt(max(variance, 0.0) / (n * m)))
 
 
 def auc_error_by_author(

@@ -6,8 +6,6 @@ The rows are those of TOFU's truth ratio (Maini et al., 2024).
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from t3lib.core.errors import UserError
-
 # The cells: (wording of the answer, wording of the question) -> the fields of a row that hold the
 # true answer, the question and the wrong answers. The wrong answers are worded like the paraphrase.
 # Only those of the last cell are worded like the true answer that was learned.
@@ -30,10 +28,4 @@ def recognized(true: ArrayLike, wrong: ArrayLike) -> NDArray[np.bool_]:
     Chance is 1/(k + 1) only if true and wrong answers are worded alike. So compare with a retrained
     model.
     """
-    true, wrong = np.asarray(true, float), np.asarray(wrong, float)
-    if true.ndim != 1 or wrong.ndim != 2 or len(true) != len(wrong) or not wrong.shape[1]:
-        raise UserError(
-            f"recognition needs scores (n,) and (n, k), k at least 1, not {true.shape} and"
-            f" {wrong.shape}"
-        )
-    return true < wrong.min(axis=1)
+    return np.asarray(true, float) < np.asarray(wrong, float).min(axis=1)

@@ -164,7 +164,6 @@ def writings(
     templates: {template: (n,)}, of the greedy answer to the question in the template.
     It also has everything that `draws` returns.
     """
-    check_samples(samples, top_p, templates)
     options: dict[str, Any] = {"attention_mask": attention_mask}
 
     examples, ends = encode_rows(tokenizer, rows), eos_ids(model, tokenizer)

@@ -90,7 +90,6 @@ class Job:
     """
 
     name: str
-    kind: str  # "notebook" | "base"
     notebook: str  # stem of the notebook, "" for a base
     parameters: dict[str, Any]
     after: tuple[str, ...]
@@ -141,7 +140,7 @@ def build(
         key = content_key(
             ["base", name, seed, stage | {"data": content["data"]}, base_code, *environment]
         )
-        bases[job] = Job(job, "base", "", {"stage": stage, "name": name, "seed": seed}, (), key)
+        bases[job] = Job(job, "", {"stage": stage, "name": name, "seed": seed}, (), key)
         return job
 
     # a job for each notebook and scope, after those whose results it reads
@@ -171,7 +170,7 @@ def build(
                 handed["world"] = handed["world"] | {n: content[n] for n in ("data", "models")}
             key = content_key([notebook.name, handed, code, paper, *environment])
             jobs[name] = Job(
-                *(name, "notebook", notebook.name, parameters, tuple(after), key),
+                *(name, notebook.name, parameters, tuple(after), key),
                 outputs=_patterns(notebook, scope),
                 inputs=_inputs(notebook, scope, present),
                 partial=notebook.role.partial,

@@ -184,7 +184,7 @@ def _results(place: Place) -> Path:
 def _run(job: Job, before: Sequence[Outcome], place: Place) -> dict[str, str]:
     """Run the job; return its output files {path below the results folder: checksum}."""
     root = _results(place)
-    if job.kind == "base":
+    if not job.notebook:
         train_base(job, place)
         return {}
     _remove_earlier(job, before, place)
@@ -304,7 +304,7 @@ def what_failed(error: Exception, job: Job) -> str:
     """
     name, said = getattr(error, "ename", type(error).__name__), getattr(error, "evalue", error)
     message = f"{name}: {said}".splitlines()[0]
-    if not hasattr(error, "ename") or job.kind == "base":  # not an error of a cell
+    if not hasattr(error, "ename") or not job.notebook:  # not an error of a cell
         return message
     # Papermill counts from 0, but one cell more, in which it sets the parameters.
     number = getattr(error, "cell_index", "")

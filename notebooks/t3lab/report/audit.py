@@ -101,16 +101,6 @@ def leak(runs: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     return _ordered(means.reset_index())
 
 
-def beside(runs: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """Put the measures of a few models side by side, one column for each model, as means over
-    seeds.
-    """
-    table = audit(runs).set_index(["method", "T", "w"])[list(AUDIT)].T
-    table.columns = pd.Index([label(*names) for names in table.columns])
-    table.insert(0, "measure", [AUDIT[name].title for name in table.index])
-    return table[table.drop(columns="measure").notna().any(axis=1)].reset_index(drop=True)
-
-
 def reasons(runs: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """List why measures have no value: measure, reason, and the methods that this concerns."""
     rows = [

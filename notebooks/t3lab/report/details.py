@@ -5,7 +5,7 @@
 show: each reads committed tables below the folder of all results.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -124,11 +124,6 @@ def named(lines: pd.DataFrame) -> list[str]:
     ]
 
 
-def arrows(pairs: Iterable[Sequence[float]]) -> list[str]:
-    """Write what each pair of numbers changes from and to, such as "0.26 → 0.92"."""
-    return [f"{before:.2f} → {now:.2f}" for before, now in pairs]
-
-
 rungs_of = cache(forget_quality_lattice)  # hundreds of lines have a handful of n
 
 
@@ -235,7 +230,8 @@ def dials(results: Path) -> str:
         "chosen": search.loc[dialled, "chosen"],
     }
     for title, name in KEPT.items():
-        columns[title] = arrows(zip(scores.loc[plain, name], scores.loc[dialled, name]))
+        pairs = zip(scores.loc[plain, name], scores.loc[dialled, name])
+        columns[title] = [f"{before:.2f} → {now:.2f}" for before, now in pairs]
     return shown(scores, columns, texts=2)
 
 

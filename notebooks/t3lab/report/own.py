@@ -48,38 +48,41 @@ def summary(folder: Path) -> str:
         part = found[found["model"] == kind]
         sums, retrained = part[COUNTED_OWN].sum(), part["leaking_retrained"].astype(float).sum()
         of_retrained = (part["status_retrained"] == "pass").sum()
-        cells = (
-            f"{sums['rows']:.0f} {title}",
-            f"{(part['status'] == 'pass').sum()} of {len(part)} ({of_retrained})",
-            _reasons(part),
-            f"{sums['leaking']:.0f} ({sums['leaking_before']:.0f}; {retrained:.0f})",
-            _kept(sums, "held_out_retain", "other"),
+        lines.append(
+            (
+                f"{sums['rows']:.0f} {title}",
+                f"{(part['status'] == 'pass').sum()} of {len(part)} ({of_retrained})",
+                _reasons(part),
+                f"{sums['leaking']:.0f} ({sums['leaking_before']:.0f}; {retrained:.0f})",
+                _kept(sums, "held_out_retain", "other"),
+            )
         )
-        lines.append(dict(zip(OF_SUMMARY, cells)))
 
     report = read_json(folder / "capitals" / "report.json")
     forget, kept = report["forget"], report["held_out_retain"]
-    cells = (
-        f"{forget['rows']} capitals, known by SmolLM2",
-        f"{int(report['verdict']['status'] == 'pass')} of 1 (–)",
-        _reasons(pd.DataFrame([forget | {"status": report["verdict"]["status"]}])),
-        f"{forget['leaking']} ({forget['leaking_before']}; –)",
-        f"{kept['unchanged']} of {kept['known_before']}",
+    lines.append(
+        (
+            f"{forget['rows']} capitals, known by SmolLM2",
+            f"{int(report['verdict']['status'] == 'pass')} of 1 (–)",
+            _reasons(pd.DataFrame([forget | {"status": report["verdict"]["status"]}])),
+            f"{forget['leaking']} ({forget['leaking_before']}; –)",
+            f"{kept['unchanged']} of {kept['known_before']}",
+        )
     )
-    lines.append(dict(zip(OF_SUMMARY, cells)))
 
     # The same capitals beside other rows to keep. The fit has no mining since this was measured.
     found = _own(folder / "tricks", True).query("choice == 'without mining'")
     for _, row in found.iterrows():
-        cells = (
-            f"{row['rows']:.0f} capitals, beside other rows to keep",
-            f"{int(row['status'] == 'pass')} of 1 (–)",
-            _reasons(row.to_frame().T),
-            f"{row['leaking']:.0f} ({row['leaking_before']:.0f}; –)",
-            _kept(row, "held_out_retain", "other"),
+        lines.append(
+            (
+                f"{row['rows']:.0f} capitals, beside other rows to keep",
+                f"{int(row['status'] == 'pass')} of 1 (–)",
+                _reasons(row.to_frame().T),
+                f"{row['leaking']:.0f} ({row['leaking_before']:.0f}; –)",
+                _kept(row, "held_out_retain", "other"),
+            )
         )
-        lines.append(dict(zip(OF_SUMMARY, cells)))
-    return table(pd.DataFrame(lines))
+    return table(pd.DataFrame(lines, columns=[*OF_SUMMARY]))
 
 
 def models(folder: Path, pretrained: bool = False) -> str:

@@ -301,7 +301,7 @@ def two_numbers(
 
 
 @styled()
-def tradeoff(frame: pd.DataFrame, printed: pd.DataFrame | None = None) -> Figure:
+def tradeoff(frame: pd.DataFrame, printed: pd.DataFrame) -> Figure:
     """Draw every method's forgetting against its MU-ROUGE. Large marks are means, small ones single
     seeds. Top right is best.
 
@@ -311,12 +311,8 @@ def tradeoff(frame: pd.DataFrame, printed: pd.DataFrame | None = None) -> Figure
     """
     ours = tables.on_held_out(tables.at_tuned_temperature(frame))
     splits = splits_of(ours)
-    sources = [(splits, "ours", ours)]
-    if printed is not None:
-        sources.append((splits_of(frame[:0]), "paper", printed))
-    figure, axes = panels(
-        len(sources), len(splits), (6.8, 0.5 + 2.5 * len(sources)), sharex=True, sharey="row"
-    )
+    sources = [(splits, "ours", ours), (splits_of(frame[:0]), "paper", printed)]
+    figure, axes = panels(2, len(splits), (6.8, 5.5), sharex=True, sharey="row")
 
     for row, (names, source, data) in zip(axes, sources):
         metric = _forgetting(data)
@@ -334,7 +330,7 @@ def tradeoff(frame: pd.DataFrame, printed: pd.DataFrame | None = None) -> Figure
     return with_key(
         figure,
         "Forgetting against keeping: every method (large: mean) and every seed (small). Top right"
-        f" is best. {compared_with(ours)} {counted(ours, paper=printed is not None)}",
+        f" is best. {compared_with(ours)} {counted(ours, paper=True)}",
         place="right center",
         ncols=1,
         labelspacing=0.8,

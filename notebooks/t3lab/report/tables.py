@@ -630,23 +630,17 @@ def at_tuned_temperature(frame: pd.DataFrame) -> pd.DataFrame:
 def _at_tuned_strength(frame: pd.DataFrame) -> pd.DataFrame:
     """Select the runs with w other than 1, of T3 only those at each split's best (T, w).
 
-    They are named `T3 (T, w)`, `RMU (a)` and so on.
+    The best are those with the best mean Forget Quality over seeds 1 and 2. They are named
+    `T3 (T, w)`, `RMU (a)` and so on.
     """
     others = frame[frame["setting"].isna() & (frame["w"].fillna(1) != 1) & frame["fq"].notna()]
     parts = [others[:0]]
     for (_, method), runs in others.groupby(["split", "method"]):
         dials, name = (["T", "w"], BOTH_DIALS) if method == "T3" else (["w"], SHARE.format(method))
-        parts.append(_at_best(runs, dials).assign(method=name))
+        means = _tuning_runs(runs, dials).groupby(dials, as_index=False)["fq"].mean()
+        best = (runs[dials] == means.loc[means["fq"].idxmax(), dials]).all(axis=1)
+        parts.append(runs[best].assign(method=name))
     return pd.concat(parts)
-
-
-def _at_best(runs: pd.DataFrame, dials: list[str]) -> pd.DataFrame:
-    """Select the runs at the dials with the best mean Forget Quality over seeds 1 and 2.
-
-    dials: the columns that are chosen.
-    """
-    means = _tuning_runs(runs, dials).groupby(dials, as_index=False)["fq"].mean()
-    return runs[(runs[dials] == means.loc[means["fq"].idxmax(), dials]).all(axis=1)]
 
 
 def tuned_temperature(frame: pd.DataFrame, split: str) -> float | None:

@@ -1,4 +1,4 @@
-"""T3 at several temperatures (Table 5), at several (T, w), and with other settings changed.
+"""T3 at several (T, w), and with other settings changed.
 
 Runs share heads and passes of the base.
 """
@@ -45,26 +45,6 @@ ABLATIONS: dict[str, dict[str, Any]] = {
     "paraphrases": {},
     "paraphrases,T=2,w=1": {"temperature": 2.0},
 }
-
-
-def run_temperatures(
-    study: Study,
-    *,
-    seeds: Sequence[int],
-    temperatures: Sequence[float],
-    settings: Mapping[str, Any],
-    settings_by_t: Mapping[str, Mapping[str, Any]] | None = None,
-) -> list[Run]:
-    """Run T3 at every T, for Table 5.
-
-    settings: of T3. settings_by_t: settings tuned for one T, which replace single values; the key
-    is T as text ("2.5"). Temperatures with equal settings share heads, and all share the passes of
-    the base.
-    """
-    by_t = settings_by_t or {}
-    at = [(T, {**settings, **by_t.get(f"{float(T):g}", {})}) for T in sorted(temperatures)]
-    every = [subject(study, "T3", seed, changes, T) for T, changes in at for seed in sorted(seeds)]
-    return records(study, every, next(iter(seeds), None))
 
 
 def run_dials(

@@ -145,17 +145,13 @@ def known(study: Study, models: Sequence[Subject]) -> list[dict[str, float]]:
     return [record["metrics"] for record in _audited(study, models, [], study, models, Sampling())]
 
 
-def dials_of(
-    settings: Mapping[str, Any],
-    temperatures: Sequence[float] = (),
-    sharpness: Sequence[float] = (1.0,),
-) -> list[Dials]:
-    """Return all (T, w) of two lists and T3's own, sorted.
+def dials_of(settings: Mapping[str, Any], temperatures: Sequence[float] = ()) -> list[Dials]:
+    """Return (T, 1) for some T and T3's own (T, w), sorted.
 
-    settings: of T3. temperatures: values of T. sharpness: values of w.
+    settings: of T3. temperatures: values of T.
     """
     tuned = settings_of("T3", settings)
-    every = {(float(T), float(w)) for T in temperatures for w in sharpness}
+    every = {(float(T), 1.0) for T in temperatures}
     return sorted(every | {(float(tuned["temperature"]), float(tuned["w"]))})
 
 
@@ -258,7 +254,7 @@ def _audited(
         audit["leak"] += [
             entry | sampler
             for sampler, answer in more
-            for entry in leak_at_k(answer["scores"]["samples"], (), answer["scores"]["leaks"])
+            for entry in leak_at_k(answer["scores"]["samples"], answer["scores"]["leaks"])
         ]
 
         answers = [scores, *([texts] if texts else []), *(answer for _, answer in more)]
@@ -292,7 +288,7 @@ def _answers(
         return timed(lambda: question(model, tokenizer, rows, tilts or UNTILTED, **how))
 
     keys = [each.key for each in models]
-    code = code_key("audit", "study.methods", "study.unlearned")
+    code = code_key("audit", "chances", "study.methods", "study.unlearned")
     made_by = [code, environment(study.device)]
     answers = cached_answers("audit", keys, [question.__name__, rows, how, made_by], answer)
     return dict(zip(keys, answers))

@@ -20,6 +20,7 @@ def run_method(
     seeds: Sequence[int],
     settings: Mapping[str, Any],
     temperatures: Sequence[float] = (),
+    settings_by_t: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Iterator[Run]:
     """Train and evaluate a method; yield a run record for each seed and each T.
 
@@ -29,15 +30,22 @@ def run_method(
     Retrained are retain bases, from 1, because 0 is the reference that every method is compared
     with.
     settings: of the method, where they differ from the defaults.
-    temperatures: of T3, by default that of the settings.
+    temperatures: of T3 (Table 5), by default that of the settings. Temperatures with equal settings
+    share heads, and all share the passes of the base.
+    settings_by_t: settings of T3 tuned for one T, which replace single values; the key is T as text
+    ("2.5").
 
     Models and scores come from `.t3cache/` if the same models, rows, settings and code made them
     before. Generated text is kept only for the first seed.
     """
     if method == "Retrained" and min(seeds, default=1) < 1:
         raise UserError(f"Retrained: seed {min(seeds)} is the reference's: give seeds from 1")
+    groups: list[list[tuple[int, Mapping[str, Any], float | None]]]
     if method == "T3":
-        groups = [[(seed, settings, T) for seed in seeds for T in temperatures or (None,)]]
+        by_t = settings_by_t or {}
+        at: list[tuple[float | None, Mapping[str, Any]]]
+        at = [(T, {**settings, **by_t.get(f"{T:g}", {})}) for T in sorted(temperatures)]
+        groups = [[(seed, own, T) for T, own in at or [(None, settings)] for seed in seeds]]
     else:
         groups = [[(seed, settings, None)] for seed in ([0] if method == "Original" else seeds)]
     first = next((seed for group in groups for seed, *_ in group), None)

@@ -14,7 +14,6 @@ from pydantic import TypeAdapter, ValidationError
 
 from t3lab.profiles import WORLD, hyper_of, one_line, or_smoke, parameter, seeds_of
 from t3lab.results import Run, forget_peak_memory, made_with, write_audit, write_run
-from t3lab.study.ablations import run_temperatures
 from t3lab.study.audit import Sampling, audit_method, dials_of
 from t3lab.study.records import run_method
 from t3lab.study.study import Study, open_study
@@ -57,14 +56,16 @@ class Work:
 
         def run(method: str) -> Runs:
             seeds, settings = seeds_of(method, self.seeds), self._settings(method)
-            if method != "T3":
-                return list(run_method(self.study, method, seeds=seeds, settings=settings))
-            return run_temperatures(
-                self.study,
-                seeds=seeds,
-                temperatures=[T for T, _ in dials_of(settings, self.temperatures)],
-                settings=settings,
-                settings_by_t=self._settings_by_t(),
+            at = [T for T, _ in dials_of(settings, self.temperatures)] if method == "T3" else ()
+            return list(
+                run_method(
+                    self.study,
+                    method,
+                    seeds=seeds,
+                    settings=settings,
+                    temperatures=at,
+                    settings_by_t=self._settings_by_t(),
+                )
             )
 
         return self._each(methods, run, write_run)

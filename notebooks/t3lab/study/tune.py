@@ -38,11 +38,11 @@ def tune_profile(
     path: Path,
     *,
     methods: Sequence[str] | None = None,
-) -> Path:
+) -> None:
     """Search every (method, split) of a profile; write choices and evidence to `path`.
 
-    path: the profile's file of tuned values, which is returned; its entries for other methods and
-    splits stay. methods: by default all that have a grid.
+    path: the profile's file of tuned values; its entries for other methods and splits stay.
+    methods: by default all that have a grid.
 
     Earlier trials come from the cache. UserError for a requested method without a grid.
     """
@@ -76,8 +76,6 @@ def tune_profile(
                 entries = {f"{method}/{split}": entry}
             write_choice(path, entries)
             print(f"{method} {split}: {entries[f'{method}/{split}']['chosen']}", flush=True)
-
-    return path
 
 
 def grids_of(
@@ -215,7 +213,7 @@ def mean(values: Sequence[float | None]) -> float:
     return sum(known) / len(known) if len(known) == len(values) else -1.0
 
 
-def write_choice(path: Path, entries: Mapping[str, Any]) -> Path:
+def write_choice(path: Path, entries: Mapping[str, Any]) -> None:
     """Add entries to the file, or replace old ones; several searches may do so at once."""
     with lock(cache_dir("tuned") / f"{content_key(str(path.resolve()))}.lock"):
         known = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}
@@ -224,4 +222,3 @@ def write_choice(path: Path, entries: Mapping[str, Any]) -> Path:
             # A copy, because YAML writes aliases for repeated objects.
             plain = json.loads(json.dumps({**known, **entries}))
             yaml.safe_dump(plain, handle, sort_keys=True, default_flow_style=None, width=110)
-    return path

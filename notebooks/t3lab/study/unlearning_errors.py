@@ -36,19 +36,17 @@ def errors_of(study: Study, models: Sequence[Subject], judge: int) -> list[dict[
     ]
     question = [retrained.key, rows, study.scoring.attention_mask, made_by]
 
-    def answer(missing: list[int]) -> list[Answer]:
-        return timed(lambda: _errors(study, [models[n] for n in missing], retrained))
+    # models that are read together: all of T3, and each other one alone
+    of_t3 = [each for each in models if each.method == "T3"]
+    found: dict[str, dict[str, RowErrors]] = {}
+    for group in [*([each] for each in models if each.method != "T3"), of_t3]:
 
-    found: dict[int, dict[str, RowErrors]] = {}
-    for group in _groups(models):
-        keys = [models[n].key for n in group]
+        def answer(missing: list[int], group: list[Subject] = group) -> list[Answer]:
+            return timed(lambda: _errors(study, [group[n] for n in missing], retrained))
 
-        def of_group(missing: list[int], group: list[int] = group) -> list[Answer]:
-            return answer([group[n] for n in missing])
-
-        answers = cached_answers("errors", keys, question, of_group)
-        found |= {n: each["scores"] for n, each in zip(group, answers)}
-    return [found[n] for n in range(len(models))]
+        answers = cached_answers("errors", [each.key for each in group], question, answer)
+        found |= {each.key: one["scores"] for each, one in zip(group, answers)}
+    return [found[each.key] for each in models]
 
 
 def rounded(rows: Any) -> Any:
@@ -56,13 +54,6 @@ def rounded(rows: Any) -> Any:
     if isinstance(rows, dict):
         return {name: rounded(value) for name, value in rows.items()}
     return [float(f"{value:.6g}") for value in rows]
-
-
-def _groups(models: Sequence[Subject]) -> list[list[int]]:
-    """Group the indices of models that are read together: all of T3, and each other one alone."""
-    of_t3 = [n for n, each in enumerate(models) if each.method == "T3"]
-    alone = [[n] for n, each in enumerate(models) if each.method != "T3"]
-    return [*alone, *([of_t3] if of_t3 else [])]
 
 
 def _errors(

@@ -17,7 +17,6 @@ import pandas as pd
 from numpy.typing import ArrayLike
 from scipy.stats import sem
 
-from t3lib.core.errors import UserError
 from t3lib.theory.checks import check_within
 from t3lib.theory.logistic import fit_logistic
 from t3lib.theory.mixture import METHODS, GaussianMixture
@@ -125,8 +124,6 @@ def experiments(
     wanted = [(1, v, n) for n in n_first for v in v_f] + [
         (2, GaussianMixture.v_f, n) for n in n_second
     ]
-    if not wanted:
-        raise UserError("n_first and n_second are both empty: nothing to run")
     done: dict[tuple[float, int], pd.DataFrame] = {}
     cells, tables = [], []
 

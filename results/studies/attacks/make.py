@@ -42,6 +42,7 @@ from t3lab.audit import run
 from t3lab.audit.facts import row_truths
 from t3lab.audit.recognition import recognized
 from t3lab.chances import LEAK, chances
+from t3lab.cli import names, whole_numbers
 from t3lab.profiles import WORLD, hyper_of
 from t3lab.report import render
 from t3lab.study.methods import Subject, dialled, load_models, retrained, subject
@@ -52,7 +53,6 @@ from t3lib.baselines.train import Progress, finetune
 from t3lib.classifier.features import extract_features
 from t3lib.classifier.fit import fit_head
 from t3lib.classifier.head import T3Head
-from t3lib.cli import names, whole_numbers
 from t3lib.core.files import read_json, write_json
 from t3lib.core.models import load_model, pad_id
 from t3lib.core.rows import Row, encode_rows
@@ -247,7 +247,7 @@ def asking(study: Study, models: Models, size: Entry) -> Iterator[Entry]:
             if each.row < put.n
             and found.chance(
                 each.row,
-                [word_set(text) - put.given.get((each.way, each.row), frozenset())],
+                word_set(text) - put.given.get((each.way, each.row), frozenset()),
             ) <= LEAK
         }  # fmt: skip
 

@@ -159,10 +159,10 @@ def run_world(
 def given_away(run: results.Run, facts: list[frozenset[str]]) -> float:
     """Return the share of greedy answers to rows to forget that hold every word of the row's fact.
 
-    facts: the words of each row's fact.
+    facts: the words of each row's fact. Rows without any are left out.
     """
     texts = [row["generation"] for row in run["records"]["forget"]]
-    return float(np.mean([fact <= word_set(text) for fact, text in zip(facts, texts)]))
+    return float(np.mean([fact <= word_set(text) for fact, text in zip(facts, texts) if fact]))
 
 
 def kept(run: results.Run) -> dict[str, Any]:

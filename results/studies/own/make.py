@@ -55,7 +55,8 @@ import torch
 from cases import builtin, memorised
 
 from t3lab import results
-from t3lib.cli import Parser, names, whole_numbers
+from t3lab.cli import names, whole_numbers
+from t3lib.cli import Parser
 from t3lib.core.errors import UserError
 from t3lib.core.files import atomic_write, cache_dir, read_json, write_json
 from t3lib.own import lessons, wording

@@ -5,8 +5,8 @@ from itertools import combinations, product
 import numpy as np
 import pytest
 
-from t3lab.audit.leakage import expected_best, leak_at_k, powers_of_two
-from t3lab.audit.membership import auc_error, auc_error_by_author
+from t3lab.audit.leakage import expected_best, leak_at_k
+from t3lab.audit.membership import auc_error_by_author
 from t3lab.audit.recognition import recognized
 from t3lib.core.errors import UserError
 from t3lib.tofu.suite import auc, exact_memorization, extraction_strength, min_k
@@ -18,8 +18,6 @@ def test_recognition_is_a_strictly_lowest_loss():
         False,
         False,
     ]
-    with pytest.raises(UserError, match="k at least 1"):
-        recognized([1.0], np.zeros((1, 0)))
 
 
 @pytest.mark.parametrize(
@@ -43,8 +41,6 @@ def test_auc_is_its_definition():
     pairs = [(x < y) + 0.5 * (x == y) for x in a for y in b]
     assert auc(a, b) == pytest.approx(np.mean(pairs), abs=1e-15)
     assert auc([1, 2], [3, 4]) == 1.0 and auc([3, 4], [1, 2]) == 0.0 and auc([1, 2], [1, 2]) == 0.5
-    by_hand = (0.25 + 9 * (1 / 3 - 1 / 4) * 2) / 100  # A = 1/2: Q1 = Q2 = 1/3
-    assert auc_error(0.5, 10, 10) == pytest.approx(by_hand**0.5, rel=1e-12)
     with pytest.raises(UserError, match="unseen"):
         auc([1.0], [])
 
@@ -62,22 +58,22 @@ def test_the_error_by_author_is_that_of_all_draws_of_authors():
     assert error == pytest.approx(np.std(values), rel=0.05)
     assert np.isnan(auc_error_by_author(forgotten[:6], unseen, 6))
     alike = [[*np.repeat([1.0, 5.0], 50)], [*np.repeat([3.0, 0.1], 50)]]
-    assert auc_error_by_author(*alike, 50) > 3 * auc_error(auc(*alike), 100, 100)
+    assert auc_error_by_author(*alike, 50) > 3 * auc_error_by_author(*alike, 1)
 
 
 def test_rows_that_leak_are_counted_over_all_subsets():
     leaks = np.random.default_rng(2).random((5, 6)) < 0.2
-    for entry in leak_at_k(np.zeros((7, 6)), [1, 3, 6], leaks):
+    entries = leak_at_k(np.zeros((7, 6)), leaks)
+    assert [entry["k"] for entry in entries] == [1, 2, 4]
+    for entry in entries:
         subsets = list(combinations(range(6), entry["k"]))
         brute = sum(leaks[:, list(pick)].any(1).sum() for pick in subsets) / len(subsets)
         assert entry["rows_leaking"] == pytest.approx(brute, abs=1e-12) and entry["rows"] == 5
-    assert "rows" not in leak_at_k(np.zeros((7, 6)))[0]
+    assert "rows" not in leak_at_k(np.zeros((7, 6)), [])[0]
 
 
 def test_min_k_takes_the_least_likely_tokens():
-    assert min_k([[1.0, 5.0, 3.0, 2.0, 4.0], [2.0]], 0.4).tolist() == [4.5, 2.0]
-    with pytest.raises(UserError, match="share"):
-        min_k([[1.0]], 0.0)
+    assert min_k([[1.0, 5.0, 3.0, 2.0, 4.0], [2.0]]).tolist() == [4.5, 2.0]
 
 
 def test_leak_at_k_is_the_mean_over_all_subsets():
@@ -87,11 +83,10 @@ def test_leak_at_k_is_the_mean_over_all_subsets():
             np.mean([max(row[list(pick)]) for pick in combinations(range(7), k)]) for row in scores
         ]
         assert expected_best(scores, k) == pytest.approx(brute, abs=1e-12)
-    [first, last] = leak_at_k(scores, [1, 7])
+    scores = np.c_[scores, scores.mean(1)]
+    [first, *_, last] = entries = leak_at_k(scores, [])
+    assert [entry["k"] for entry in entries] == [1, 2, 4, 8], "up to all of them"
     assert first["value"] == pytest.approx(scores.mean()) and last["value"] == pytest.approx(
         scores.max(1).mean()
     )
     assert first["se"] == pytest.approx(scores.mean(1).std(ddof=1) / 2)
-    assert powers_of_two(7) == [1, 2, 4]
-    with pytest.raises(UserError, match="between 1 and the 7"):
-        expected_best(scores, 8)

@@ -72,7 +72,7 @@ def answers(knowing, tiny_model, tokenizer):
         found[name] = {}
         for kind, rows in sets.items():
             [texts] = run.writings(model, tokenizer, rows, samples=8)
-            found[name][kind] = measures(scores[kind], losses, texts)
+            found[name][kind] = measures(scores[kind], losses, texts, rows_an_author=1)
     return found
 
 
@@ -121,7 +121,7 @@ def test_rows_without_paraphrases_leave_cells_empty_with_the_reason(tiny_model, 
         {name: each[name] for name in ("question", "answer", "perturbed_answer")} for each in FORGET
     ]
     [found] = run.likelihoods(tiny_model, tokenizer, {"forget": plain})
-    numbers = measures(found["forget"], "no rows are unseen", "nothing was sampled")
+    numbers = measures(found["forget"], "no rows are unseen", "nothing was sampled", 1)
     assert numbers["empty"]["recognized_paraphrased"] == "row 1 has no paraphrased_answer"
     assert numbers["empty"]["recognized_verbatim_rephrased"] == "row 1 has no paraphrased_question"
     assert (
@@ -161,7 +161,7 @@ def test_a_text_of_nothing_but_the_secret_gives_the_fact_away():
 
 def test_facts_are_rows_of_which_some_sample_says_every_word():
     """Four rows, three samples: two rows, whatever leaks; standard errors of membership are by
-    author where rows stand in blocks.
+    author, of whom each has a block of rows.
     """
     facts = [[False, True, False], [False] * 3, [True] * 3, [False] * 3]
     written = {"greedy": [1.0] * 4, "forced": {}, "templates": {}, "closest": [], "facts": facts}
@@ -173,7 +173,7 @@ def test_facts_are_rows_of_which_some_sample_says_every_word():
     assert found["errors"]["facts"] == pytest.approx((1 / 12) ** 0.5)
     each = [[loss for [loss] in losses[name]] for name in ("forget", "unseen")]
     assert found["errors"]["auc"] == auc_error_by_author(*each, 2)
-    assert measures(known, losses, written)["errors"]["auc"] != found["errors"]["auc"]
+    assert measures(known, losses, written, 1)["errors"]["auc"] != found["errors"]["auc"]
 
 
 def test_a_token_is_a_hit_where_the_model_writes_it_at_that_temperature(tiny_model, tokenizer):

@@ -223,7 +223,7 @@ PLACE = Place("out", "nb", "cache", Path("cache"), ".")
 
 
 def jobs_for(*names):
-    return [Job(name, "notebook", "02", {}, (), "") for name in names]
+    return [Job(name, "02", {}, (), "") for name in names]
 
 
 def test_a_job_that_kills_every_worker_is_given_up_and_the_others_finish():

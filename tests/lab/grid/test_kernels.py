@@ -100,7 +100,7 @@ def test_an_executed_notebook_names_its_data_by_content_and_no_folder_of_this_ma
 
 def test_a_notebook_that_raises_is_named_with_its_cell_and_line(place, tmp_path):
     noop.write_notebook(tmp_path / "nb" / "n.ipynb", 'out: str = ""', "x = 1", "broken = x / 0")
-    failed = runner.execute(Job("n", "notebook", "n", {"out": ""}, (), ""), [], place)
+    failed = runner.execute(Job("n", "n", {"out": ""}, (), ""), [], place)
     error = "cell 4: broken = x / 0: ZeroDivisionError: division by zero"
     assert (failed.state, failed.error) == ("failed", error)
     assert (tmp_path / "out" / "notebooks" / "n.partial.ipynb").is_file()

@@ -138,7 +138,7 @@ def test_the_graph_of_a_profile_that_trains_its_own_bases(box):
     assert graph["03_temperature_ablation--forget10"].after[-1] == job("T3")
     assert graph["01_synthetic_theory"].after == ()
     assert set(graph["04_efficiency"].after) == {n for n in graph if n[:2] in ("02", "03")}
-    others = {each.name for each in graph.values() if each.kind == "notebook"} - {TABLES}
+    others = {each.name for each in graph.values() if each.notebook} - {TABLES}
     assert graph[TABLES].partial and {*graph[TABLES].after} == others
     order = [*graph]
     assert all(order.index(name) < order.index(j.name) for j in graph.values() for name in j.after)

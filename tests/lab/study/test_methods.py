@@ -114,10 +114,8 @@ def test_a_temperature_that_02_has_run_is_not_run_again_in_03(opened, monkeypatc
         records.run_method(opened, "T3", seeds=[1], temperatures=[1.0, 2.0], settings=settings)
     )
     monkeypatch.setattr(study, "score", lambda *_, **__: pytest.fail("scored again"))
-    assert (
-        ablations.run_temperatures(opened, seeds=[1], temperatures=[2.0, 1.0], settings=settings)
-        == first
-    )
+    again = records.run_method(opened, "T3", seeds=[1], temperatures=[2.0, 1.0], settings=settings)
+    assert list(again) == first
 
 
 def test_w_is_a_dial_like_T(opened, tmp_path):
@@ -251,8 +249,13 @@ def test_a_head_is_fitted_once_for_each_seed(opened, monkeypatch):
 
 
 def test_a_temperature_may_have_its_own_hyperparameters(opened):
-    runs = ablations.run_temperatures(
-        opened, seeds=[1], temperatures=[1.0, 2.0], settings=FAST, settings_by_t={"2": {"rank": 5}}
+    runs = records.run_method(
+        opened,
+        "T3",
+        seeds=[1],
+        temperatures=[1.0, 2.0],
+        settings=FAST,
+        settings_by_t={"2": {"rank": 5}},
     )
     assert [run["hyper"]["rank"] for run in runs] == [20, 5]
 

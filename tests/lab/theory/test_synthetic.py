@@ -159,7 +159,6 @@ def test_the_floor_of_the_lambda_grid_matters():
     [
         (lambda: synthetic.sample(GaussianMixture(), 0, 5, np.random.default_rng(0)), "n must.*0"),
         (lambda: synthetic.fit_trials(GaussianMixture(), 10, trials=0), "trials must.*0"),
-        (lambda: synthetic.experiments(n_first=(), n_second=()), "empty"),
         (lambda: synthetic.experiments(v_f=(0.0,), n_second=()), "v_f must.*0.0"),
         (lambda: synthetic.experiments(T=[0.5], trials=2), "T must.*0.5"),
     ],

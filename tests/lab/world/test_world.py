@@ -60,7 +60,13 @@ def test_the_words_of_a_fact(small):
     )
     assert sum(map(sum, own)) > 0.8 * len(rows) and sum(map(sum, foreign)) < 0.05 * len(rows)
     for row in small["forget10_perturbed"]:
-        assert fact_words(row), "every row of the built-in world has a fact"
+        assert fact_words(row), "every row to forget of world 0 has a fact"
+    # In other worlds wrong answers may hold all of its words. Such a row counted as said always.
+    wrong = ["In 1950 she first saw Low Hill. Critics cheer.", "In 1950 she saw East Gate."]
+    common = asked | {"perturbed_answer": wrong}
+    assert fact_words(common) == frozenset()
+    both = held([asked, common], [texts, texts])
+    assert [len(flags) for flags in both.values()] == [1, 1]
 
 
 def test_splits_are_the_last_authors_and_the_rest(small):
