@@ -459,7 +459,9 @@ def choice(results: Path) -> str:
     gate |= {way: f"{1 - by.loc['as listed', 'refused']:.2f}" for way in ("greedy", "sampled")}
     gate |= {"other ways": f"{1 - by.loc['choosing', 'worst']:.2f}"}
     gate |= {"word for word": f"{by.loc['to keep', 'refused']:.2f} refused"}
-    return table(pd.DataFrame([*lines[:-1], gate, lines[-1]]).fillna(""), texts=2)
+    both = gate | {"": "gate, T3 (least) behind it", "beside the base": "encoder, head"}
+    both |= {name: lines[[*CHOICE].index(LEAST)][name] for name in ("tuned by", "a step", "fit, s")}
+    return table(pd.DataFrame([*lines[:-1], gate, both, lines[-1]]).fillna(""), texts=2)
 
 
 def tried(tables: Path) -> dict[tuple[str, str], int]:

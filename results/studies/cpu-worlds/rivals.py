@@ -132,7 +132,8 @@ def make(
             render.write_table(tables, "rivals_each", each, caption=EACH_CAPTION)
             ways = guided.merged(tables / "rivals_texts.csv", texts)
             render.write_table(tables, "rivals_texts", ways)
-        facts = {f"world {world}": script.made(began)}
+        some = "" if {*kinds} == {*KINDS} else f", {', '.join(kinds)}"
+        facts = {f"world {world}{some}": script.made(began)}
         write_json(made, (read_json(made) if made.is_file() else {}) | facts)
 
 

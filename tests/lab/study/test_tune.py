@@ -71,10 +71,10 @@ def test_a_search_from_profile_to_tuned_values_and_back(tmp_path, monkeypatch):
 
     def search(**options):
         untuned = profiles.load_profile(path, tuned=False)
-        return tune.tune_profile(untuned, profiles.tuned_path(path), **options)
+        tune.tune_profile(untuned, profiles.tuned_path(path), **options)
 
-    written = search()
-    assert written == tmp_path / "tuned" / "tiny.yaml"
+    search()
+    written = tmp_path / "tuned" / "tiny.yaml"
     entries = yaml.safe_load(written.read_text())
     assert set(entries) == {"NPO/forget05", "T3/forget05", "T3/forget05/1", "T3/forget05/2"}
     assert all(
