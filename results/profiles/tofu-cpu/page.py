@@ -13,6 +13,17 @@ ERRORS = {
     "Retain Error": "retain_error",
     "total variation": "total_variation",
 }
+# beside the other retrained model; kept: answers that the base gives word for word
+SECOND = ERRORS | {
+    "D": "ks_statistic",
+    "Forget Quality": "forget_quality",
+    "score": "score",
+    "words": "mu_rouge",
+    "Model Utility": "mu",
+    "kept": "kept_before",
+    "harmless": "harmless",
+    "secrets": "secrets",
+}
 DIALS = {"learning rate": "lr", "T": "temperature", "θ": "gate", "ε": "tail"}
 KINDS = {"Retrained": LABELS["Retrained"], "hard": "T3 (least)", "guided": "T3 (guided)"}
 
@@ -20,7 +31,9 @@ KINDS = {"Retrained": LABELS["Retrained"], "hard": "T3 (least)", "guided": "T3 (
 def blocks(results: Path) -> dict[str, str]:
     """Return the generated blocks. errors_tofu: T3's errors at every T that was searched, with the
     paper's labels. guided_tofu: the settings that the errors chose, with both kinds of labels.
+    guided_tofu_second: these settings beside the other retrained model.
     """
+    second = pd.read_csv(results / "profiles" / "tofu-cpu" / "tables" / "guided_each.csv")
     search = pd.read_csv(results / "profiles" / "tofu-cpu" / "tables" / "guided_search.csv")
     floor = search[search["labels"] == "Retrained"]
 
@@ -37,4 +50,5 @@ def blocks(results: Path) -> dict[str, str]:
     return {
         "errors_tofu": shown(pd.concat([floor, by_t]), {"": names} | ERRORS),
         "guided_tofu": shown(chosen, {"": chosen["labels"].map(KINDS)} | dials | ERRORS),
+        "guided_tofu_second": shown(second, {"": second["model"].replace(LABELS)} | SECOND),
     }
