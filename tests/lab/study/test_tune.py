@@ -111,7 +111,7 @@ def test_a_search_from_profile_to_tuned_values_and_back(tmp_path, monkeypatch):
     monkeypatch.setattr(
         methods, "unlearned", lambda *_, **__: pytest.fail("a trial that was made is read back")
     )
-    assert search(methods=["NPO"]) == written
+    search(methods=["NPO"])
     assert yaml.safe_load(written.read_text()) == entries, "other methods' entries stay"
 
 
