@@ -131,7 +131,9 @@ def models(
 
     yield ["fixed penalty"], rivals.penalised(study, guided.retrained(study, 0)), [*UNTILTED]
     found = pd.read_csv(tables / "rivals_search.csv")
-    for facts, model in rivals.models(profile, study, 0, found[found["split"] == study.split]):
+    for facts, model in rivals.models(
+        profile, study, 0, found[found["split"] == study.split], True
+    ):
         if isinstance(model, DivergenceForCausalLM):
             yield [facts["model"]], model, [*UNTILTED]
 

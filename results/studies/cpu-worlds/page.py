@@ -374,6 +374,13 @@ def rivals(tables: Path) -> dict[str, str]:
         for _, row in search[search[rule]].iterrows()
     ]
 
+    # in the order of the settings, whatever was measured last
+    theirs, *texts = (
+        frame.sort_values(
+            "model", key=lambda name: ~name.str.startswith("DD linear"), kind="stable"
+        )
+        for frame in (theirs, *texts)
+    )
     worlds = {*theirs["world"]}
     each = pd.concat([ours[ours["world"].isin(worlds)], theirs])
     each = each[(each["split"] == "forget10") & ~each["model"].str.contains("margin")]
