@@ -341,7 +341,9 @@ def test_errors_by_point_are_those_of_the_tilts(opened):
     wanted = [
         script["summary"](each) for each in script["row_errors"](opened, judge, opened.base, tilts)
     ]
-    found = script["errors_by_point"](opened, judge, head, points)
+    weak = script["head_of"](opened, {"lr": 1e-2, "epochs": 2, "warmup_epochs": 1}, 1, None)
+    found, of_weak = script["errors_by_point"](opened, judge, [head, weak], points)
+    assert of_weak != found
     assert len({each["retain_error"] for each in found}) == len(points)
     for one, other in zip(found, wanted):
         assert one == pytest.approx({name: other[name] for name in one}, rel=1e-6)

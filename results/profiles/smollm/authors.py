@@ -38,12 +38,9 @@ from t3lab.study.methods import load_models, subject
 from t3lab.study.several import Work
 from t3lab.study.study import Study, open_study, stage_of
 from t3lab.world import bases
-from t3lib.classifier.guide import soft_labels
 from t3lib.core.files import atomic_write, cache_dir, project_root, read_json, write_json
-from t3lib.core.models import load_model
-from t3lib.core.rows import Row, encode_rows
+from t3lib.core.rows import Row
 from t3lib.tofu.data import retain_of
-from t3lib.tofu.likelihood import answer_probabilities
 from t3lib.tofu.unlearning_errors import summary
 
 sys.path.append(str(project_root() / "results" / "studies" / "cpu-worlds"))
@@ -55,6 +52,7 @@ UNTRAINED = ("Original", "Retrained")
 BASELINES = ("WGA", "RMU", "NPO", "SimNPO")
 RATES = (5e-4, 2e-3, 1e-2, 2e-2, 4e-2, 8e-2)
 TEMPERATURES, GATES = (1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 4.0), (1.0, 0.9)
+GUIDES = {"none": "hard", "n-grams": "guided", "pretrained": "pretrained"}  # of `guided.labels_of`
 SETTING = ["method", "guide", "lr", "T", "gate"]
 WORDS = ["retain_rouge", "retain_prob", "forget_rouge", "forget_prob"]
 ERRORS = ["forget_error", "leak", "retain_error", "total_variation", "recited", "kept"]
@@ -207,42 +205,30 @@ def errors_of(study: Study, profile: profiles.Profile, method: str) -> list[dict
         leak_se = guided.standard_error(rows["forget"])
         return [{"method": method, "lr": settings.get("lr"), **summary(rows), "leak_se": leak_se}]
 
-    heads = [
-        ("", each["lr"], guided.head_of(study, each, SEED, None), [point(T, 1.0)])
-        for T in profile["temperatures"]
-        for each in [hyper_of(profile["hyper"], "T3", study.split, T)]
+    tuned = [hyper_of(profile["hyper"], "T3", study.split, T) for T in profile["temperatures"]]
+    points = [point(each["temperature"], 1.0) for each in tuned]
+    heads = [guided.head_of(study, each, SEED, None) for each in tuned]
+    found = guided.errors_by_point(study, judge, heads, points)
+    lines = [
+        {"method": "T3", "guide": "", "lr": each["lr"]} | points[n] | found[n][n]
+        for n, each in enumerate(tuned)
     ]
     points = [point(T, gate) for T in TEMPERATURES for gate in GATES if T > 1 or gate == 1]
-    for guide, labels in labels_of(study, profile["stage"].get("start")).items():
-        for lr in RATES:
-            head = guided.head_of(study, {**settings, "lr": lr}, SEED, labels)
-            heads.append((guide, lr, head, points))
-
-    lines = []
-    for guide, lr, head, some in heads:
-        found = guided.errors_by_point(study, judge, head, some)
-        same = {"method": "T3", "guide": guide, "lr": lr}
-        lines += [same | one | values for one, values in zip(some, found)]
+    start = profile["stage"].get("start")
+    for guide, kind in GUIDES.items():
+        if kind == "pretrained" and not start:
+            continue
+        labels = guided.labels_of(study, kind, start)
+        heads = [guided.head_of(study, {**settings, "lr": lr}, SEED, labels) for lr in RATES]
+        for lr, each in zip(RATES, guided.errors_by_point(study, judge, heads, points)):
+            same = {"method": "T3", "guide": guide, "lr": lr}
+            lines += [same | one | values for one, values in zip(points, each)]
     return lines
 
 
 def point(T: float, gate: float) -> dict[str, float]:
     """Return a setting of a head for `guided.errors_by_point`."""
     return {"temperature": T, "gate": gate, "tail": 0.0}
-
-
-def labels_of(study: Study, start: str | None) -> dict[str, Any]:
-    """Return {guide: labels of the tokens of the rows to forget}. start: the pretrained model."""
-    found = {"none": None, "n-grams": guided.guided_labels(study)}
-    if start:
-        forget = encode_rows(study.tokenizer, study.forget)
-        model, _ = load_model(start, **study.load_options)
-        p, of_guide = (
-            answer_probabilities(each, forget, guided.reading(study))
-            for each in (study.base, model)
-        )
-        found["pretrained"] = soft_labels(p, of_guide)
-    return found
 
 
 # ---- the tables ----------------------------------------------------------------------------------

@@ -111,10 +111,7 @@ def models(
 ) -> Iterator[tuple[list[str], Any, list[Tilt]]]:
     """Yield names, a model and its tilts, for every model. tables: with the two searches."""
     search = pd.read_csv(tables / "guided_search.csv")
-    part = search[search["chosen"] & (search["split"] == study.split)].set_index("labels")
-    settings = {
-        name: (kind, part.loc[kind, guided.DIALS]) for kind, name in guided.NAMES["chosen"].items()
-    }
+    settings = guided.settings_of(search, study.split, "chosen")
     names, base, tilts = next(guided.models(study, profile["hyper"], settings, True))
     yield names, base, [*tilts]
     yield ["Retrained"], guided.retrained(study, HELD_OUT), [*UNTILTED]

@@ -4,8 +4,9 @@
     python results/studies/cpu-worlds/guided.py --worlds 4 5 6 7 1 2 3
     python results/studies/cpu-worlds/guided.py --worlds 4 5 6 7 1 2 3 --rule margin
     python results/studies/cpu-worlds/guided.py --profile tofu-cpu --data DIR --worlds 0 1 \
-        --splits forget10 --rates 2e-2 4e-2 8e-2 1.6e-1 --hard 1 1.5 2 2.5 3 4 \
-        --out results/profiles/tofu-cpu
+        --splits forget10 --out results/profiles/tofu-cpu
+    python results/studies/cpu-worlds/guided.py --profile smollm --data DIR --worlds 0 1 \
+        --splits forget10 --out results/profiles/smollm
 
 The paper chooses T3's settings by Forget Quality. Here they are chosen by the paper's own errors,
 in world 0 of profile cpu, and then measured in other worlds. It is done twice. "T3 (least)" has the
@@ -16,10 +17,10 @@ on the last tenth of these rows, whose authors are then unknown to the n-grams.
 
 Written down before the script was run.
 
-Search, in world 0, for both kinds of labels and each split: all learning rates in `RATES`, all T in
-`TEMPERATURES`, all θ in `GATES` (T3 tempers where f expects something to forget) and all ε in
-`TAILS` (it leaves the tail of p as it is). Numbers are means over heads of seeds 1 and 2, beside
-the retrained model of seed 0. Among the settings whose leak is at most that of another retrained
+Search, in world 0, for both kinds of labels and each split: all learning rates, T and ε (which
+leaves the tail of p as it is) of `GRIDS`, and all θ in `GATES` (T3 tempers where f expects
+something to forget). Numbers are means over heads of seeds 1 and 2, beside the retrained model of
+seed 0. Among the settings whose leak is at most that of another retrained
 model (seed 1) and two of its standard errors over rows, the one of least Retain Error is chosen,
 rounded to 0.001 nats, at a tie that of least total variation. If no leak is so small, the least
 leak is chosen. Where it is the lowest or highest rate, or the highest T, the script stops: the grid
@@ -50,8 +51,10 @@ worlds 4 to 7 on both splits. Worlds 1 to 3 had been seen in a trial with other 
 
 A profile whose base models are given (DIR has TOFU's files) has one world: 0 is the search, 1 the
 measurement on the same rows, beside the other retrained model and with the first of its heads.
-There the grid has other rates and, with the paper's labels, higher T: a first search up to T = 2
-chose T = 2. Free text is left out there, which would take hours.
+Free text is left out there, which would take hours. tofu-cpu has other rates and, with the paper's
+labels, higher T: a first search up to T = 2 chose T = 2. smollm has fewer points, one head and
+half of the rows to keep, because its vocabulary is large, and a third kind of labels, which come
+from the pretrained model before it was taught any of TOFU's text.
 
 It writes below --out: tables/guided_search.csv, guided_each.csv (a row for each model),
 guided_texts.csv (which rows leak in free text), guided.csv (means over worlds with 95% intervals),
@@ -62,7 +65,7 @@ are not.
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -93,7 +96,7 @@ from t3lib.classifier.guide import Probabilities, choose_ngrams, soft_labels
 from t3lib.classifier.head import T3Head
 from t3lib.core.errors import Diverged, UserError
 from t3lib.core.files import read_json, write_json
-from t3lib.core.models import pad_id
+from t3lib.core.models import load_model, pad_id
 from t3lib.core.progress import progress_bar
 from t3lib.core.rows import Row, encode_rows
 from t3lib.own.questions import AS_WRITTEN, TURN, choosing_ways
@@ -114,16 +117,50 @@ from t3lib.tofu.unlearning_errors import (
 )
 from t3lib.tofu.writing import eos_ids, greedy
 
-HEAD_SEEDS = (1, 2)
-RATES = (2e-3, 5e-3, 1e-2, 2e-2, 4e-2, 8e-2, 1.6e-1, 3.2e-1)
-TEMPERATURES = {
-    "hard": (1, 1.1, 1.25, 1.5, 2),
-    "guided": (1, 1.25, 1.4, 1.5, 1.6, 1.75, 2, 2.5, 3, 4, 6, 10),
+GATES = (0.5, 0.9, 1.0)
+SEED = 1  # of the heads that are measured
+
+
+@dataclass(frozen=True)
+class Grid:
+    """What is searched in a profile.
+
+    heat: {kind of labels: T}. tails: ε. seeds: of the heads.
+    keep: number of rows to keep that are read, None for all.
+    """
+
+    rates: tuple[float, ...]
+    heat: dict[str, tuple[float, ...]]
+    tails: tuple[float, ...] = (0.0, 1e-3, 1e-2)
+    seeds: tuple[int, ...] = (1, 2)
+    keep: int | None = None
+
+
+GUIDED = (1, 1.25, 1.4, 1.5, 1.6, 1.75, 2, 2.5, 3, 4, 6, 10)
+FEW = (1, 1.5, 2, 3, 6)
+GRIDS = {
+    "cpu": Grid(
+        (2e-3, 5e-3, 1e-2, 2e-2, 4e-2, 8e-2, 1.6e-1, 3.2e-1),
+        {"hard": (1, 1.1, 1.25, 1.5, 2), "guided": GUIDED},
+    ),
+    "tofu-cpu": Grid(
+        (2e-2, 4e-2, 8e-2, 1.6e-1), {"hard": (1, 1.5, 2, 2.5, 3, 4), "guided": GUIDED}
+    ),
+    "smollm": Grid(
+        (1e-2, 2e-2, 4e-2, 8e-2, 1.6e-1),
+        {"hard": FEW, "guided": FEW, "pretrained": FEW},
+        tails=(0.0, 1e-2),
+        seeds=(1,),
+        keep=200,
+    ),
 }
-GATES, TAILS = (0.5, 0.9, 1.0), (0.0, 1e-3, 1e-2)
 RULES = {"chosen": 2, "margin": -2}  # {rule: standard errors by which a leak may be larger}
 NAMES = {
-    "chosen": {"hard": "T3 (least)", "guided": "T3 (guided)"},
+    "chosen": {
+        "hard": "T3 (least)",
+        "guided": "T3 (guided)",
+        "pretrained": "T3 (guided, pretrained)",
+    },
     "margin": {"hard": "T3 (least, margin)", "guided": "T3 (guided, margin)"},
 }
 SAMPLED = ("forget10",)  # splits on which free text is looked at
@@ -166,31 +203,32 @@ MEANS_CAPTION = (
 
 
 def make(
-    profile: str, data: str | None, worlds: list[int], splits: list[str], rates: list[float],
-    hard: list[float], rule: str, out: Path, tiny: bool,
+    profile: str, data: str | None, worlds: list[int], splits: list[str], rule: str, out: Path,
+    tiny: bool,
 ) -> None:  # fmt: skip
     """Search in world 0, and measure the chosen settings in other worlds; write all tables.
 
-    data: in place of the profile's. hard: T with the paper's labels. rule: one of `RULES`; with
-    "chosen" also the models that they are compared with. tiny: models that know nothing, to try it.
+    profile: one of `GRIDS`. data: in place of the profile's. rule: one of `RULES`; with "chosen"
+    also the models that they are compared with. tiny: models that know nothing, to try it.
     """
     results.check_clean(out)
     given = profiles.override(profiles.load_profile(profile), data=data, splits=splits)
+    grid = GRIDS[profile]
     if tiny:
-        given = script.tiny(given)
-    heat = TEMPERATURES | {"hard": tuple(hard)}
+        given, grid = script.tiny(given), replace(grid, rates=grid.rates[4:5])
+    torch.set_num_threads(given["stage"].get("threads", 1))  # as its base models were trained
     tables, made = out / "tables", out / "guided" / "made.json"
 
     for world in progress_bar(worlds, desc="worlds"):
         began = time.process_time()
         if world == 0:
-            found = chosen(searched(given, RATES[4:5] if tiny else rates, heat))
+            found = chosen(searched(given, grid))
             render.write_table(tables, "guided_search", found)
             if not tiny:
-                check_edges(found, rates, heat)
+                check_edges(found, grid)
         else:
             search = pd.read_csv(tables / "guided_search.csv")
-            measured = measured_world(given, world, search, rule)
+            measured = measured_world(given, grid, world, search, rule)
             each, texts = (
                 merged(tables / f"{name}.csv", rows)
                 for name, rows in zip(("guided_each", "guided_texts"), measured)
@@ -214,14 +252,18 @@ def merged(path: Path, rows: pd.DataFrame) -> pd.DataFrame:
     return together.sort_values(["world", "split"], kind="stable", ignore_index=True)
 
 
-def opened(profile: profiles.Profile, world: int, split: str) -> Study:
-    """Open a split of a world; of a profile with given models always the same one."""
+def opened(profile: profiles.Profile, world: int, split: str, keep: int | None = None) -> Study:
+    """Open a split of a world; of a profile with given models always the same one. keep: number of
+    rows to keep that are read.
+    """
     stage = profile["stage"] | ({} if profile["models"] else {"seed": world})
     retain = retain_of(split)
     needed = {"full", retain, f"{retain}-seed1"}
     models = {name: place for name, place in profile["models"].items() if name in needed}
     changes = {"stage": stage, "models": models}
-    return open_study(split, **{name: profile[name] for name in WORLD} | changes)
+    study = open_study(split, **{name: profile[name] for name in WORLD} | changes)
+    rows = study.evaluation_rows
+    return replace(study, evaluation_rows=rows | {"retain": rows["retain"][:keep]})
 
 
 def retrained(study: Study, seed: int) -> Any:
@@ -234,12 +276,21 @@ def reading(study: Study) -> Reading:
     return Reading(pad_id(study.tokenizer), (), study.scoring.attention_mask)
 
 
-def guided_labels(study: Study) -> Probabilities:
-    """Return the labels of the tokens of the rows to forget from n-grams."""
+def labels_of(study: Study, kind: str, start: str | None) -> Probabilities | None:
+    """Return the labels of the tokens of the rows to forget; None with the paper's labels.
+
+    kind: "hard", "guided" (by n-grams) or "pretrained" (by the model that the base started from).
+    start: this model.
+    """
+    if kind == "hard":
+        return None
     forget, keep = (encode_rows(study.tokenizer, rows) for rows in (study.forget, study.retain))
+    base = answer_probabilities(study.base, forget, reading(study))
+    if kind == "pretrained":
+        guide, _ = load_model(str(start), **study.load_options)
+        return soft_labels(base, answer_probabilities(guide, forget, reading(study)))
     cut = len(keep) - max(1, len(keep) // 10)
     ngrams = choose_ngrams(keep[:cut], keep[cut:], vocab_size(study))
-    base = answer_probabilities(study.base, forget, reading(study))
     return soft_labels(base, ngrams.probabilities(forget))
 
 
@@ -259,69 +310,70 @@ def head_of(
 # ---- the search ----------------------------------------------------------------------------------
 
 
-def searched(
-    profile: profiles.Profile,
-    rates: Sequence[float],
-    heat: Mapping[str, Sequence[float]],
-) -> pd.DataFrame:
+def searched(profile: profiles.Profile, grid: Grid) -> pd.DataFrame:
     """Return the errors of every setting in world 0, as means over heads, and of Retrained.
 
-    rates: learning rates. One that makes a head diverge is left out. heat: T for each kind of
-    labels.
+    A learning rate that makes a head diverge is left out.
     """
     rows = []
     for split in profile["splits"]:
-        study = opened(profile, 0, split)
+        study = opened(profile, 0, split, grid.keep)
         judge, tuned = retrained(study, 0), hyper_of(profile["hyper"], "T3", split)
         [floor] = row_errors(study, judge, retrained(study, 1))
         of_floor = summary(floor) | {"leak_se": standard_error(floor["forget"])}
         rows.append({"split": split, "labels": "Retrained"} | of_floor)
 
-        for kind, labels in {"hard": None, "guided": guided_labels(study)}.items():
+        for kind, heat in grid.heat.items():
+            labels, heads = labels_of(study, kind, profile["stage"].get("start")), {}
             points = [
                 {"temperature": T, "gate": gate, "tail": tail}
-                for T, gate, tail in product(heat[kind], GATES, TAILS)
+                for T, gate, tail in product(heat, GATES, grid.tails)
                 if T > 1 or (gate == 1 and tail == 0)  # at T = 1 they change nothing
             ]
-            for seed, lr in product(HEAD_SEEDS, rates):
+            for seed, lr in product(grid.seeds, grid.rates):
                 with suppress(Diverged):
-                    head = head_of(study, tuned | {"lr": lr}, seed, labels)
-                    same = {"split": split, "labels": kind, "lr": lr}
-                    each = errors_by_point(study, judge, head, points)
-                    rows += [same | point | one for point, one in zip(points, each)]
-    found = pd.DataFrame(rows)
-    return found.groupby(["split", "labels", *DIALS], dropna=False, sort=False).mean().reset_index()
+                    heads[seed, lr] = head_of(study, tuned | {"lr": lr}, seed, labels)
+            found = errors_by_point(study, judge, [*heads.values()], points)
+            for (_, lr), each in zip(heads, found):
+                same = {"split": split, "labels": kind, "lr": lr}
+                rows += [same | point | one for point, one in zip(points, each)]
+    by_setting = pd.DataFrame(rows).groupby(["split", "labels", *DIALS], dropna=False, sort=False)
+    return by_setting.mean().reset_index()
 
 
 @torch.no_grad()
 def errors_by_point(
-    study: Study, judge: Any, head: T3Head, points: Sequence[Mapping[str, float]]
-) -> list[dict[str, float]]:
-    """Return the four errors of a head at each point {temperature, gate, tail}.
+    study: Study, judge: Any, heads: Sequence[T3Head], points: Sequence[Mapping[str, float]]
+) -> list[list[dict[str, float]]]:
+    """Return the four errors of each head at each point {temperature, gate, tail}.
 
-    They are those of `summary`. At each position T3 tempers or does not, so both are computed once
-    for all gates, which only choose between them.
+    They are those of `summary`. All heads share one pass of the base and the judge. At each
+    position T3 tempers or does not, so both are computed once for all gates, which only choose
+    between them.
     """
     tempered = [(1.0, 0.0), *dict.fromkeys((each["temperature"], each["tail"]) for each in points)]
-    found: list[dict[str, float]] = [{} for _ in points]
+    found: list[list[dict[str, float]]] = [[{} for _ in points] for _ in heads]
     for part, names in {"forget": [*FORGET], "retain": ["retain_error"]}.items():
         answers = encode_rows(study.tokenizer, study.evaluation_rows[part])
-        of_base = answer_positions(study.base, answers, reading(study), [head])
-        values, kept = [], []
+        of_base = answer_positions(study.base, answers, reading(study), heads)
+        values, kept = ([[] for _ in heads] for _ in range(2))
         for at, other in zip(of_base, answer_positions(judge, answers, reading(study), ())):
-            wanted = other.logits.log_softmax(-1)
-            logf = head.logf(at.z)  # type: ignore[arg-type]
-            kept.append(torch.linalg.vecdot(at.logits.softmax(-1), logf.exp()))
-            logps = [tilt_logits(at.logits, logf, T, e).log_softmax(-1) for T, e in tempered]
-            values.append(
-                torch.stack([position_errors(names, p, wanted, at.target) for p in logps])
-            )
-        errors_at, r = torch.cat(values, -1).double(), torch.cat(kept)  # (tempered, names, N), (N,)
-        for point, one in zip(points, found):
-            place = tempered.index((point["temperature"], point["tail"]))
-            hot = (r < point["gate"]) | (point["gate"] == 1)
-            means = torch.where(hot, errors_at[place], errors_at[0]).mean(-1)
-            one |= dict(zip(names, means.tolist()))
+            wanted, p = other.logits.log_softmax(-1), at.logits.softmax(-1)
+            parts = at.z.split([head.rank for head in heads], -1)  # type: ignore[union-attr]
+            for head, z, errors_at, r in zip(heads, parts, values, kept):
+                logf = head.logf(z.contiguous())
+                r.append(torch.linalg.vecdot(p, logf.exp()))
+                logps = (tilt_logits(at.logits, logf, T, e).log_softmax(-1) for T, e in tempered)
+                errors_at.append(
+                    torch.stack([position_errors(names, p, wanted, at.target) for p in logps])
+                )
+        for of_head, errors_at, r in zip(found, values, kept):
+            every, kept_at = torch.cat(errors_at, -1).double(), torch.cat(r)  # (tempered, names, N)
+            for point, one in zip(points, of_head):
+                place = tempered.index((point["temperature"], point["tail"]))
+                hot = (kept_at < point["gate"]) | (point["gate"] == 1)
+                means = torch.where(hot, every[place], every[0]).mean(-1)
+                one |= dict(zip(names, means.tolist()))
     return found
 
 
@@ -356,16 +408,12 @@ def best_of(search: pd.DataFrame, kind: str, margin: float) -> pd.Index:
     return ranked.drop_duplicates(["split", kind]).index
 
 
-def check_edges(
-    search: pd.DataFrame,
-    rates: Sequence[float] = RATES,
-    heat: Mapping[str, Sequence[float]] = TEMPERATURES,
-) -> None:
+def check_edges(search: pd.DataFrame, grid: Grid = GRIDS["cpu"]) -> None:
     """Raise UserError if a chosen rate or T is at an end of the grid, other than T = 1."""
     for _, row in search[search[[*RULES]].any(axis=1)].iterrows():
         for dial, ends in (
-            ("lr", (rates[0], rates[-1])),
-            ("temperature", heat[row["labels"]][-1:]),
+            ("lr", (grid.rates[0], grid.rates[-1])),
+            ("temperature", grid.heat[row["labels"]][-1:]),
         ):
             if row[dial] in ends:
                 raise UserError(f"{row['labels']}, {row['split']}: {dial} {row[dial]:g}: grow it")
@@ -375,7 +423,7 @@ def check_edges(
 
 
 def measured_world(
-    profile: profiles.Profile, world: int, search: pd.DataFrame, rule: str
+    profile: profiles.Profile, grid: Grid, world: int, search: pd.DataFrame, rule: str
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return a row for each model of a world, and one for each model and way of asking.
 
@@ -383,14 +431,14 @@ def measured_world(
     """
     rows, texts = [], []
     for split in profile["splits"]:
-        study = opened(profile, world, split)
-        part = search[search[rule] & (search["split"] == split)].set_index("labels")
-        settings = {name: (kind, part.loc[kind, DIALS]) for kind, name in NAMES[rule].items()}
+        study = opened(profile, world, split, grid.keep)
+        settings, start = settings_of(search, split, rule), profile["stage"].get("start")
         judge, same = retrained(study, 1), {"world": world, "split": split}
         [of_base] = row_errors(study, judge, study.base)
         before = np.array(of_base["retain"]["likeliest"]) == 1  # given word for word
 
-        for names, model, tilts in models(study, profile["hyper"], settings, rule == "chosen"):
+        others = rule == "chosen"
+        for names, model, tilts in models(study, profile["hyper"], settings, others, start):
             read = split in SAMPLED and not profile["models"]
             written = free_texts(study, model, tilts) if read else [[]] * len(names)
             found = zip(names, tilts, measures(study, judge, model, tilts), written)
@@ -404,24 +452,35 @@ def measured_world(
     return pd.DataFrame(rows, columns=EACH), pd.DataFrame(texts, columns=TEXTS)
 
 
+def settings_of(search: pd.DataFrame, split: str, rule: str) -> dict[str, tuple[str, pd.Series]]:
+    """Return {name of a T3: (kind of labels, dials)} of the settings that a rule chose on a split.
+
+    search: the table `guided_search`.
+    """
+    part = search[search[rule] & (search["split"] == split)].set_index("labels")
+    names = {kind: name for kind, name in NAMES[rule].items() if kind in part.index}
+    return {name: (kind, part.loc[kind, DIALS]) for kind, name in names.items()}
+
+
 def models(
     study: Study,
     hyper: Mapping[str, Any],
     settings: Mapping[str, tuple[str, pd.Series]],
     others: bool,
+    start: str | None = None,
 ) -> Iterator[tuple[list[str], Any, Sequence[Tilt]]]:
     """Yield the names of some models with their tilts of one model; first the tilts of the base.
 
-    hyper: the profile's settings of all methods. settings: {name: kind of labels, dials}. others:
-    also yield the base itself, T3 with the paper's settings and Retrained.
+    hyper: the profile's settings of all methods. settings: of `settings_of`. others: also yield the
+    base itself, T3 with the paper's settings and Retrained. start: of `labels_of`.
     """
     tuned, tilts = hyper_of(hyper, "T3", study.split), dict[str, Tilt]()
     if others:
-        [paper] = fitted(study, [(tuned, HEAD_SEEDS[0])])
+        [paper] = fitted(study, [(tuned, SEED)])
         tilts = {"Original": UNTILTED[0], "T3": (dialled(paper, tuned), tuned["temperature"])}
     for name, (kind, dials) in settings.items():
-        labels = guided_labels(study) if kind == "guided" else None
-        head = head_of(study, tuned | {"lr": dials["lr"]}, HEAD_SEEDS[0], labels)
+        labels = labels_of(study, kind, start)
+        head = head_of(study, tuned | {"lr": dials["lr"]}, SEED, labels)
         tilts[name] = (dialled(head, dials), dials["temperature"])
     yield [*tilts], study.base, [*tilts.values()]
     if others:
@@ -614,11 +673,9 @@ def figure(each: pd.DataFrame) -> Figure:
 
 
 OPTIONS: script.Options = {
-    "--profile": {"default": "cpu"},
+    "--profile": {"default": "cpu", "choices": [*GRIDS]},
     "--data": {"help": "folder with TOFU's files, or hub; in place of the profile's"},
     "--worlds": {"type": int, "nargs": "+", "default": [0, 4, 5, 6, 7, 1, 2, 3]},
-    "--rates": {"type": float, "nargs": "+", "default": [*RATES], "help": "learning rates"},
-    "--hard": {"type": float, "nargs": "+", "default": [*TEMPERATURES["hard"]], "help": "T"},
     "--rule": {"choices": [*RULES], "default": "chosen"},
     "--splits": {"nargs": "+", "default": [*SPLITS], "choices": SPLITS},
     "--out": {"type": Path, "default": Path("out/cpu-worlds")},
