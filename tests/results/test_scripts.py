@@ -432,6 +432,27 @@ def test_a_release_trains_nothing(run_script, tmp_path, capsys):
     assert not list((tmp_path / "cache").rglob("*.safetensors"))
 
 
+def test_the_frames_of_readme_are_those_of_the_executed_slider():
+    """The secret, "Berlin", falls as T rises, and the bars are its numbers."""
+    script = runpy.run_path(str(RESULTS / "profiles" / "smollm" / "frames.py"))
+    data = script["stored"](script["NOTEBOOK"])
+    title, words, found = script["frames"](data)
+    assert words[0] == data["secrets"][0] and title.startswith("Germany's capital is")
+
+    [place] = [each for each in data["sides"][0][0]["places"] if each["before"] in title][-1:]
+    f = dict(zip(map(str.strip, place["words"]), np.exp(place["logf"])))
+    for each in found:
+        tilted = np.array(each["unlearned"][:-1]) / each["tempered"][:-1]  # f, up to a constant
+        assert tilted / tilted[0] == pytest.approx([f[word] / f[words[0]] for word in words[:-1]])
+    assert [each["unlearned"][0] for each in found] == pytest.approx([0.88, 0.28, 0.05], abs=5e-3)
+
+    for ink in script["INKS"].values():
+        axes = script["figure"](data, ink).axes
+        for axis, each in zip(axes, found, strict=True):
+            widths = [bar.get_width() for bar in axis.patches]
+            assert widths == [*each["tempered"], *each["unlearned"]]
+
+
 def test_the_figure_of_stories_is_drawn_from_its_committed_table():
     """It was made once, with a download, and must not end in an error then."""
     table = pd.read_csv(RESULTS / "profiles" / "smollm" / "tables" / "stories_by_T.csv")
