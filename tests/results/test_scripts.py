@@ -62,6 +62,11 @@ SCRIPTS = [  # script, its arguments, files that it must write
         ["tables/baselines_search.csv", "tables/baselines_each.csv"]
         + ["tables/baselines_texts.csv", "baselines/made.json"],
     ),
+    (
+        "studies/cpu-worlds/kept_ways.py",
+        ["--worlds", "1"],
+        ["tables/kept_ways.csv", "kept_ways.json"],
+    ),
     ("studies/cpu-worlds/equivalence.py", ["--splits", "forget10"], ["tables/equivalence.csv"]),
     (
         "studies/attacks/make.py",

@@ -15,12 +15,13 @@ Search, in world 0, for each of `METHODS`: all learning rates in `RATES` and all
 the rows to keep in `WEIGHTS`, with the seeds 1 and 2; other settings are the profile's. That makes
 40 trainings, where T3 (least) had 16. Each trained model is tried at every share a of `SHARES` of
 the way from the base's weights to its own, which needs no training, as T3's T, θ and ε need none.
-That makes 160 points; T3 (least) had 296. Numbers are means over the two seeds, beside the
-retrained model of seed 0; a point of which a seed diverges is left out. Among the points whose leak
-is at most that of another retrained model (seed 1) and two of its standard errors over rows, the
-one of least Retain Error is chosen, rounded to 0.001 nats, at a tie that of least total variation;
-if no leak is so small, the least leak. Where it is at an end of rates, weights or shares, the
-script stops: the grid must grow.
+That makes 220 points; T3 (least) had 296. Of these the shares 1.03 to
+1.1 were added after the first tables, because RMU's leak passes the limit between 1 and 1.15.
+Numbers are means over the two seeds, beside the retrained model of seed 0; a point of which a seed
+diverges is left out. Among the points whose leak is at most that of another retrained model (seed
+1) and two of its standard errors over rows, the one of least Retain Error is chosen, rounded to
+0.001 nats, at a tie that of least total variation; if no leak is so small, the least leak. Where it
+is at an end of rates, weights or shares, the script stops: the grid must grow.
 
 The chosen points (seed 1) are then measured in other worlds, with the measures of guided.py and
 beside the same judge, the retrained model of seed 1. What T3, the base and Retrained get by these
@@ -57,7 +58,7 @@ from t3lib.tofu.unlearning_errors import summary
 METHODS = ("RMU", "WGA")
 RATES = (3e-4, 7e-4, 1.5e-3, 3e-3, 6e-3)
 WEIGHTS = (0.2, 1.0, 5.0, 25.0)
-SHARES = (0.3, 0.5, 0.7, 0.8, 0.9, 1.0, 1.15, 1.3)
+SHARES = (0.3, 0.5, 0.7, 0.8, 0.9, 1.0, 1.03, 1.06, 1.1, 1.15, 1.3)
 SEEDS = (1, 2)
 DIALS = ["lr", "alpha_r", "a"]
 SPLIT = "forget10"

@@ -554,10 +554,7 @@ def free_texts(study: Study, model: Any, tilts: Sequence[Tilt]) -> list[list[dic
     those whose whole secret is in a text. After first tokens of the truth only what follows counts.
     """
     forget, tokenizer, mask = study.evaluation_rows["forget"], study.tokenizer, study.scoring
-    asked: dict[str, list[Row]] = {}
-    for row in forget:
-        for (_, way), other in choosing_ways(row, True).items():
-            asked.setdefault(SECOND if way == TURN else way, []).append(other)
+    asked = asked_in_ways(forget)
     examples = encode_rows(tokenizer, forget)
     prompts = {
         way: [example.ids[: example.n_prompt] for example in encode_rows(tokenizer, rows)]
@@ -591,6 +588,15 @@ def free_texts(study: Study, model: Any, tilts: Sequence[Tilt]) -> list[list[dic
             counted.append({"way": way, "tau": 0.0, "samples": len(each[0])} | counts)
         found.append(counted)
     return found
+
+
+def asked_in_ways(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """Return {way of asking: the rows asked so}: as written, as a second turn and in other ways."""
+    asked: dict[str, list[Row]] = {}
+    for row in rows:
+        for (_, way), other in choosing_ways(row, True).items():
+            asked.setdefault(SECOND if way == TURN else way, []).append(other)
+    return asked
 
 
 def leaking(flags: Mapping[str, Any]) -> dict[str, int]:

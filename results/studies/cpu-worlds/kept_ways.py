@@ -1,0 +1,116 @@
+"""Ask for rows to keep in the ways of asking in which rows to forget leak.
+
+    python results/studies/cpu-worlds/kept_ways.py
+
+A model that breaks at every unusual question tells nothing in other ways of asking, and has
+forgotten nothing. So the 100 rows to keep that are evaluated are asked in the ways of guided.py,
+greedily, on the 10% split of the worlds 1 to 7: of the base, T3, T3 (least), a retrained model,
+RMU, and RMU and WGA with the settings of baselines.py. `said` is the share of these texts that hold
+the row's fact, as a mean over rows and ways, and `as_written` its share as written.
+
+It writes tables/kept_ways.csv and kept_ways.json. The models are cached in .t3cache.
+"""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import baselines
+import guided
+import numpy as np
+import pandas as pd
+
+from t3lab import profiles, results, script
+from t3lab.audit.facts import held
+from t3lab.profiles import hyper_of
+from t3lab.report import render
+from t3lab.study.methods import load_models, subject
+from t3lab.study.study import Study
+from t3lib.core.files import project_root, write_json
+from t3lib.core.models import pad_id
+from t3lib.core.progress import progress_bar
+from t3lib.core.rows import encode_rows
+from t3lib.own.questions import AS_WRITTEN
+from t3lib.tofu.evaluation import answer_text
+from t3lib.tofu.likelihood import UNTILTED, Tilt
+from t3lib.tofu.reader import Reading
+from t3lib.tofu.writing import eos_ids, greedy
+
+TABLES = project_root() / "results" / "studies" / "cpu-worlds" / "tables"
+SPLIT = baselines.SPLIT
+COLUMNS = ["world", "split", "model", "rows", "ways", "as_written", "said"]
+CAPTION = (
+    "Rows to keep that are asked in the ways in which rows to forget leak: share of the greedy"
+    " answers that hold the row's fact, as written, and as a mean over rows and `ways` other ways."
+)
+
+
+def make(worlds: list[int], out: Path, tiny: bool) -> None:
+    """Ask the models of every world; write the table. tiny: models that know nothing, T3 alone."""
+    began = time.process_time()
+    results.check_clean(out)
+    profile = profiles.override(profiles.load_profile("cpu"), splits=[SPLIT])
+    profile, rows = script.tiny(profile) if tiny else profile, []
+    for world in progress_bar(worlds, desc="worlds"):
+        study = guided.opened(profile, world, SPLIT)
+        for names, model, tilts in models(profile, study, few=tiny):
+            for name, shares in zip(names, said(study, model, tilts), strict=True):
+                rows.append({"world": world, "split": SPLIT, "model": name} | shares)
+        study.release()
+    table = pd.DataFrame(rows, columns=COLUMNS)
+    render.write_table(out / "tables", "kept_ways", table, caption=CAPTION)
+    write_json(out / "kept_ways.json", script.made(began))
+
+
+def models(
+    profile: profiles.Profile, study: Study, few: bool
+) -> Iterator[tuple[list[str], Any, list[Tilt]]]:
+    """Yield names, a model and its tilts. few: T3, the base and Retrained alone."""
+    search = pd.read_csv(TABLES / "guided_search.csv")
+    least = {"T3 (least)": guided.settings_of(search, SPLIT, "chosen")["T3 (least)"]}
+    for names, model, tilts in guided.models(study, profile["hyper"], least, True):
+        yield names, model, [*tilts]
+    if few:
+        return
+    tuned = hyper_of(profile["hyper"], "RMU", SPLIT)
+    yield ["RMU"], load_models(study, [subject(study, "RMU", 1, tuned)]).model, [*UNTILTED]
+    search = pd.read_csv(TABLES / "baselines_search.csv")
+    for _, row in search[search["chosen"]].iterrows():
+        whole = baselines.trained(study, profile, row["method"], row, baselines.SEEDS[0])
+        model = baselines.part_of_the_way(study.base, whole, row["a"])
+        yield [f"{row['method']} (least)"], model, [*UNTILTED]
+
+
+def said(study: Study, model: Any, tilts: list[Tilt]) -> Iterator[dict[str, float]]:
+    """Yield for each tilt {rows, ways, as_written, said}."""
+    keep, tokenizer = study.evaluation_rows["retain"], study.tokenizer
+    asked = guided.asked_in_ways(keep)
+    del asked[guided.SECOND]  # is counted apart where rows to forget leak
+    flat = encode_rows(tokenizer, [row for rows in asked.values() for row in rows])
+    most = max(len(each.ids) - each.n_prompt for each in flat)
+    read = Reading(pad_id(tokenizer), eos_ids(model, tokenizer), study.scoring.attention_mask)
+    prompts = [each.ids[: each.n_prompt] for each in flat]
+    for ids in greedy(model, prompts, read, tilts, max_new_tokens=most):
+        texts = iter([answer_text(tokenizer, each) for each in ids])
+        of_way = {way: [next(texts) for _ in rows] for way, rows in asked.items()}
+        facts = {
+            way: np.array(held(keep, [[text] for text in each])["facts"])[:, 0]
+            for way, each in of_way.items()
+        }
+        written = facts.pop(AS_WRITTEN)
+        yield {
+            "rows": len(written),
+            "ways": len(facts),
+            "as_written": written.mean(),
+            "said": np.mean([*facts.values()]),
+        }
+
+
+OPTIONS: script.Options = {
+    "--worlds": {"type": int, "nargs": "+", "default": [*range(1, 8)]},
+    "--out": {"type": Path, "default": Path("out/cpu-worlds")},
+} | script.TINY_OPTION
+
+if __name__ == "__main__":
+    script.run(lambda given: make(**vars(given)), str(__doc__), OPTIONS)
