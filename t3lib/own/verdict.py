@@ -153,10 +153,8 @@ def _kept_sentence(report: Mapping[str, Any]) -> str:
 
 def _next(status: str, report: Mapping[str, Any]) -> str:
     """Return what to try next after a verdict that is no pass, or ""."""
-    if status == "nothing":
-        return CHECK
     if status != "no":
-        return ""
+        return "" if status == "pass" else CHECK
     forget, w = report["forget"], report.get("choice", {}).get("w")
     if failing(report):
         smaller = max((each for each in STRENGTHS if w and each < w), default=None)

@@ -149,6 +149,7 @@ def test_a_kind_in_which_the_base_says_nothing_is_not_tested(tokenizer):
 
     found, said = report(tokenizer, FORGET, KEEP, before={"forget": few})
     assert said["status"] == "cannot tell" and "6, in 1 kinds" in said["sentence"]
+    assert said["next"].startswith("check: the model, its chat template")
     assert not found["forget"]["by_kind"][TEXT]["tested"]
     assert any(line.startswith(TEXT) and "not tested" in line for line in said["lines"])
 

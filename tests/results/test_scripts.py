@@ -354,6 +354,17 @@ def test_errors_by_point_are_those_of_the_tilts(opened):
         assert one == pytest.approx({name: other[name] for name in one}, rel=1e-6)
 
 
+def test_brief_measures_are_some_of_all(opened):
+    script = runpy.run_path(str(RESULTS / "studies" / "cpu-worlds" / "guided.py"))
+    judge, tilts = script["retrained"](opened, 1), script["UNTILTED"]
+    [(every, kept)], [(brief, same)] = (
+        script["measures"](opened, judge, opened.base, tilts, brief) for brief in (False, True)
+    )
+    assert (kept == same).all() and {*every} - {*brief} == {"mu", "mu_rouge", "score", "recognized"}
+    assert np.isnan(brief.pop("auc"))  # of unseen rows
+    assert brief == pytest.approx({name: every[name] for name in brief}, nan_ok=True)
+
+
 MET = {
     "leak": 0.05,
     "retain_error": 0.1,

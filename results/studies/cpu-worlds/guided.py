@@ -52,9 +52,11 @@ worlds 4 to 7 on both splits. Worlds 1 to 3 had been seen in a trial with other 
 A profile whose base models are given (DIR has TOFU's files) has one world: 0 is the search, 1 the
 measurement on the same rows, beside the other retrained model and with the first of its heads.
 Free text is left out there, which would take hours. tofu-cpu has other rates and, with the paper's
-labels, higher T: a first search up to T = 2 chose T = 2. smollm has fewer points, one head and
-half of the rows to keep, because its vocabulary is large, and a third kind of labels, which come
-from the pretrained model before it was taught any of TOFU's text.
+labels, higher T: a first search up to T = 2 chose T = 2. smollm has fewer points, one head, half of
+the rows to keep, and of the measures those that take no written text and no wrong answers, because
+its vocabulary is large. It has a third kind of labels, which come from the pretrained model before
+it was taught any of TOFU's text. --kinds searches some kinds of labels alone, and keeps what the
+table has of the others.
 
 It writes below --out: tables/guided_search.csv, guided_each.csv (a row for each model),
 guided_texts.csv (which rows leak in free text), guided.csv (means over worlds with 95% intervals),
@@ -126,7 +128,7 @@ class Grid:
     """What is searched in a profile.
 
     heat: {kind of labels: T}. tails: ε. seeds: of the heads.
-    keep: number of rows to keep that are read, None for all.
+    keep: number of rows to keep that are read, None for all. brief: as of `measures`.
     """
 
     rates: tuple[float, ...]
@@ -134,6 +136,7 @@ class Grid:
     tails: tuple[float, ...] = (0.0, 1e-3, 1e-2)
     seeds: tuple[int, ...] = (1, 2)
     keep: int | None = None
+    brief: bool = False
 
 
 GUIDED = (1, 1.25, 1.4, 1.5, 1.6, 1.75, 2, 2.5, 3, 4, 6, 10)
@@ -152,6 +155,7 @@ GRIDS = {
         tails=(0.0, 1e-2),
         seeds=(1,),
         keep=200,
+        brief=True,
     ),
 }
 RULES = {"chosen": 2, "margin": -2}  # {rule: standard errors by which a leak may be larger}
@@ -203,26 +207,33 @@ MEANS_CAPTION = (
 
 
 def make(
-    profile: str, data: str | None, worlds: list[int], splits: list[str], rule: str, out: Path,
-    tiny: bool,
+    profile: str, data: str | None, worlds: list[int], splits: list[str], kinds: list[str] | None,
+    rule: str, out: Path, tiny: bool,
 ) -> None:  # fmt: skip
     """Search in world 0, and measure the chosen settings in other worlds; write all tables.
 
-    profile: one of `GRIDS`. data: in place of the profile's. rule: one of `RULES`; with "chosen"
-    also the models that they are compared with. tiny: models that know nothing, to try it.
+    profile: one of `GRIDS`. data: in place of the profile's. kinds: of labels that are searched;
+    by default all. rule: one of `RULES`; with "chosen" also the models that they are compared with.
+    tiny: models that know nothing, to try it.
     """
     results.check_clean(out)
     given = profiles.override(profiles.load_profile(profile), data=data, splits=splits)
     grid = GRIDS[profile]
     if tiny:
         given, grid = script.tiny(given), replace(grid, rates=grid.rates[4:5])
+    grid = replace(grid, heat={kind: grid.heat[kind] for kind in kinds or grid.heat})
     torch.set_num_threads(given["stage"].get("threads", 1))  # as its base models were trained
     tables, made = out / "tables", out / "guided" / "made.json"
 
     for world in progress_bar(worlds, desc="worlds"):
         began = time.process_time()
         if world == 0:
-            found = chosen(searched(given, grid))
+            path, found = tables / "guided_search.csv", searched(given, grid)
+            if path.is_file():
+                old = pd.read_csv(path)
+                again = old["split"].isin(splits) & old["labels"].isin(["Retrained", *grid.heat])
+                found = pd.concat([found, old[~again].drop(columns=[*RULES])], ignore_index=True)
+            found = chosen(found)
             render.write_table(tables, "guided_search", found)
             if not tiny:
                 check_edges(found, grid)
@@ -236,7 +247,8 @@ def make(
             each = each.assign(missed=missed(each))
             render.write_table(tables, "guided_each", each, caption=EACH_CAPTION)
             render.write_table(tables, "guided_texts", texts)
-        facts = {f"world {world}, {rule}": script.made(began)}
+        some = f", {', '.join(kinds)}" if kinds and world == 0 else ""
+        facts = {f"world {world}, {rule}{some}": script.made(began)}
         write_json(made, (read_json(made) if made.is_file() else {}) | facts)
     if (tables / "guided_each.csv").is_file():
         each = pd.read_csv(tables / "guided_each.csv")
@@ -441,7 +453,8 @@ def measured_world(
         for names, model, tilts in models(study, profile["hyper"], settings, others, start):
             read = split in SAMPLED and not profile["models"]
             written = free_texts(study, model, tilts) if read else [[]] * len(names)
-            found = zip(names, tilts, measures(study, judge, model, tilts), written)
+            measured = measures(study, judge, model, tilts, grid.brief)
+            found = zip(names, tilts, measured, written)
             for name, (head, T), (values, likeliest), ways in found:
                 dials = {"gate": head.gate, "tail": head.tail, "temperature": T} if head else {}
                 dials |= {"lr": head.info["hyperparameters"]["lr"]} if head else {}
@@ -503,43 +516,51 @@ def standard_error(rows: RowErrors) -> float:
 
 
 def measures(
-    study: Study, judge: Any, model: Any, tilts: Sequence[Tilt]
+    study: Study, judge: Any, model: Any, tilts: Sequence[Tilt], brief: bool = False
 ) -> list[tuple[dict[str, float], Any]]:
     """Return for each tilt its teacher-forced measures and those of its greedy text, and which
     answers to keep it gives word for word (rows,).
+
+    brief: without those that take greedy text, answers to keep in other words, or unseen rows.
     """
     scoring, rows = study.scoring, study.evaluation_rows
     quiet, forget = replace(scoring, generate=False), rows["forget"]
     [of_judge] = score(judge, study.tokenizer, {"forget": forget}, quiet)
     reference: Any = metrics_of(of_judge, truth_ratio=scoring.truth_ratio)
-    scores = score(model, study.tokenizer, rows, scoring, tilts)
+    scored_rows = {"forget": forget} if brief else rows
+    scores = score(model, study.tokenizer, scored_rows, quiet if brief else scoring, tilts)
 
     sets, unseen = {"forget": forget}, unseen_rows(study)
+    if brief:  # no wrong answers are read either
+        sets = {"forget": [{**row, "perturbed_answer": []} for row in forget]}
     mask = {"attention_mask": scoring.attention_mask}
     [of_rows] = run.likelihoods(judge, study.tokenizer, sets, **mask)
     p_judge = np.exp(-np.concatenate(of_rows["forget"]["losses"]))
-    sets |= {} if isinstance(unseen, str) else {"unseen": unseen}
+    sets |= {} if brief or isinstance(unseen, str) else {"unseen": unseen}
     shown = run.likelihoods(model, study.tokenizer, sets, tilts, **mask)
 
     found = []
     for each, scored, seen in zip(row_errors(study, judge, model, tilts), scores, shown):
         report = metrics_of(scored, reference, scoring.truth_ratio)
-        parts = report["components"]
-        true = np.array(seen["forget"]["cells"]["verbatim"])
         p = np.exp(-np.concatenate(seen["forget"]["losses"]))
         losses = {name: [np.mean(row) for row in part["losses"]] for name, part in seen.items()}
         values = {
             "leak_se": standard_error(each["forget"]),
             "ks_statistic": report["ks_statistic"],
             "forget_quality": report["forget_quality"],
-            "mu_rouge": report["mu_rouge"],
-            "mu": report["model_utility"],
-            "score": hmean([max(0, parts[f"retain_{name}"]) for name in ("prob", "rouge", "tr")]),
-            "recognized": recognized(true[:, 0], true[:, 1:]).mean(),
             "auc": auc(losses["forget"], losses["unseen"]) if "unseen" in losses else np.nan,
             "harmless": p[p_judge > 0.9].mean() if (p_judge > 0.9).any() else np.nan,
             "secrets": p[p_judge < 0.05].mean(),
         }
+        if not brief:
+            parts, true = report["components"], np.array(seen["forget"]["cells"]["verbatim"])
+            of_kept = [max(0, parts[f"retain_{name}"]) for name in ("prob", "rouge", "tr")]
+            values |= {
+                "mu_rouge": report["mu_rouge"],
+                "mu": report["model_utility"],
+                "score": hmean(of_kept),
+                "recognized": recognized(true[:, 0], true[:, 1:]).mean(),
+            }
         likeliest = np.array(each["retain"]["likeliest"]) == 1
         found.append((summary(each) | values, likeliest))
     return found
@@ -619,7 +640,7 @@ def aims(each: pd.DataFrame) -> pd.DataFrame:
         each["leak"] <= floor["leak"] + 2 * floor["leak_se"],
         each["retain_error"] <= 1.15 * floor["retain_error"],
         each["kept_before"] >= 0.99,
-        each["mu"] >= base["mu"] - 0.02,
+        ~(each["mu"] < base["mu"] - 0.02),  # where it was measured
         ~(each["sampled"] > 2.5 / 80),  # some worlds have 78 or 79 rows with a secret
         each["forget_error"] <= 1.5 * floor["forget_error"],
         each["forget_quality"] >= 0.05,
@@ -682,6 +703,7 @@ OPTIONS: script.Options = {
     "--profile": {"default": "cpu", "choices": [*GRIDS]},
     "--data": {"help": "folder with TOFU's files, or hub; in place of the profile's"},
     "--worlds": {"type": int, "nargs": "+", "default": [0, 4, 5, 6, 7, 1, 2, 3]},
+    "--kinds": {"nargs": "+", "choices": [*NAMES["chosen"]], "help": "of labels"},
     "--rule": {"choices": [*RULES], "default": "chosen"},
     "--splits": {"nargs": "+", "default": [*SPLITS], "choices": SPLITS},
     "--out": {"type": Path, "default": Path("out/cpu-worlds")},
