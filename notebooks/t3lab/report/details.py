@@ -83,9 +83,9 @@ def spread(
     return table(wide[lines[columns].unique()].reset_index().rename(columns=titles), texts)
 
 
-def plus_minus(mean: float, low: float, high: float) -> str:
+def plus_minus(mean: float, low: float, high: float, form: str = ".2f") -> str:
     """Write a mean with half its interval, such as "0.15 ± 0.04"."""
-    return f"{mean:.2f} ± {(high - low) / 2:.2f}"
+    return f"{mean:{form}} ± {(high - low) / 2:.2f}"
 
 
 def interval(value: float, low: float, high: float, form: str = "+.2f") -> str:

@@ -101,7 +101,7 @@ def of_study(results: Path, study: str) -> dict[str, str]:
 
 
 def hides(results: Path) -> str:
-    """Write what T3 hides and what it does not, in five sentences about the split `SPLIT`: means
+    """Write what T3 hides and what it does not, in some sentences about the split `SPLIT`: means
     over the worlds in which nothing was tuned.
 
     results: the folder of all results.
@@ -114,11 +114,11 @@ def hides(results: Path) -> str:
     folder = results / "studies" / "cpu-worlds" / "tables"
     worlds = pd.read_csv(folder / "worlds.csv").query("measure == 'facts' and split == @SPLIT")
     whole = worlds.set_index("method")["mean"]
-    each, texts = (
+    each, rivals, texts = (
         pd.read_csv(folder / f"{name}.csv").query("split == @SPLIT and world > 0")
-        for name in ("guided_each", "guided_texts")
+        for name in ("guided_each", "rivals_each", "guided_texts")
     )
-    found = each.groupby("model")[["recognized", "auc"]].mean()
+    found = pd.concat([each, rivals]).groupby("model")[["recognized", "auc"]].mean()
     texts = texts[texts["way"] == "as it stands"].groupby(["model", "tau"])
     rows, leaks, samples = texts["rows"].sum().max(), texts["leaks"].sum(), texts["samples"].first()
     many, few = (samples["T3", tau] for tau in (1.0, 0.1))
@@ -126,20 +126,24 @@ def hides(results: Path) -> str:
         [
             "- **Greedy answers hide the rows.** {:.0%} say a row's whole fact (retrained: {:.0%};"
             " before: {:.0%}).".format(*whole[["T3", "Retrained", "Original"]]),
-            f"- **Warm samples hide the rows, and what to keep.** {many} samples at τ = 1 give away"
-            f" {leaks['T3', 1.0]} of {rows} rows beyond guessing (retrained:"
-            f" {leaks['Retrained', 1.0]}; before: {leaks['Original', 1.0]}), {few} at τ = 0.1 give"
-            f" away {leaks['T3', 0.1]} (retrained: {leaks['Retrained', 0.1]}). At `cpu`"
+            f"- **Warm samples hide the rows**, but hardly any answer to keep survives them. {many}"
+            f" at τ = 1 give away {leaks['T3', 1.0]} of {rows} rows beyond guessing (retrained:"
+            f" {leaks['Retrained', 1.0]}; before: {leaks['Original', 1.0]}). At `cpu`"
             f" {sampled:.0f} of {of:.0f} answers to keep survive one sample at τ = 0.6.",
+            f"- **Cold samples give rows away**: {few} at τ = 0.1 give {leaks['T3', 0.1]}"
+            f" (retrained: {leaks['Retrained', 0.1]}).",
             "- **Shown answers are recognised.** Beside five wrong ones the true one is the most"
-            " probable for {:.0%} of the rows (retrained: {:.0%}; on TOFU's text {:.0%}, retrained"
-            " {:.0%}).".format(
-                *found.loc[["T3", "Retrained"], "recognized"],
+            " probable for {:.0%} of the rows (RMU: {:.0%}; retrained: {:.0%}; on TOFU's text, at"
+            " T = {:g}, {:.0%}, retrained {:.0%}).".format(
+                *found.loc[["T3", "RMU", "Retrained"], "recognized"],
+                text["T"],
                 text["recognized_verbatim"],
                 text_retrained["recognized_verbatim"],
             ),
-            "- **The rows stand out**, more probable than unseen ones in"
-            f" {found.loc['T3', 'auc']:.0%} of pairs; 50% would give nothing away.",
+            "- **The rows stand out**, less probable than unseen ones in"
+            " {:.0%} of pairs (RMU: {:.0%}); 50% would give nothing away.".format(
+                *1 - found.loc[["T3", "RMU"], "auc"]
+            ),
             f"- **Suppressed, not erased.** Without the head, {samples['Original', 0.6]} samples at"
             f" τ = 0.6 give away {leaks['Original', 0.6]} of {rows}.",
         ]
@@ -147,15 +151,26 @@ def hides(results: Path) -> str:
 
 
 def verdicts(results: Path) -> str:
-    """Write in one sentence how many claims of the paper hold at profile cpu."""
+    """Write how many claims of the paper hold at profile cpu, apart for those about language
+    models, which another scale than the paper's can only decide anew.
+    """
     path = results / "profiles" / "cpu" / "tables" / "claims.csv"
     found = render.by_claim(pd.read_csv(path))
-    counts = Counter((here or claim)["verdict"] for claim, here in found)
+    theory, models = (
+        Counter(
+            (here or claim)["verdict"]
+            for claim, here in found
+            if (here is not None or claim["verdict"] == NOT_RUN) == of_models
+        )
+        for of_models in (False, True)
+    )
     return (
         f"- **Claims**: of the paper's [{len(found)}](results/profiles/cpu/tables/claims.md) that a"
-        f" number can decide, {counts[HOLDS]} hold at `cpu`, {counts[RESTRICTED]} under a"
-        f" condition, {counts[FAILS]} do not; {counts[NO_ORDER]} chance may explain,"
-        f" {counts[NOT_RUN]} was not decided."
+        f" number can decide, {theory.total()} are about Gaussians and bounds: {theory[HOLDS]}"
+        f" hold, {theory[RESTRICTED]} under a condition, {theory[FAILS]} do not. Of"
+        f" {models.total()} about language models {models[HOLDS] or 'none'} holds at `cpu`,"
+        f" {models[RESTRICTED]} under a condition, {models[FAILS]} do not; {models[NO_ORDER]}"
+        f" chance may explain, {models[NOT_RUN]} was not decided."
     )
 
 

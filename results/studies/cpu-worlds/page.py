@@ -44,6 +44,7 @@ SAMPLED = {
 # w, gate).
 LEAST, OTHERWISE = "T3 (least)", r"in \d+ other ways"
 AGAINST: dict[str, Any] = {
+    "Original": "Original",
     "T3": (5e-3, 3, 1, 1),
     OURS[0]: (5e-3, 3, 1, 0.9),
     OWN_RATE: (4e-2, 1, 1, 1),
@@ -54,11 +55,16 @@ AGAINST: dict[str, Any] = {
     "WGA (least)": None,
     "Retrained": "Retrained",
 }
+# Differences in the same world.
+LESS = (("T3", "RMU"), (LEAST, "RMU (least)"), (LEAST, "WGA (least)"))
 # Of these README shows a few.
-IN_SHORT = ("**T3**", LEAST, "RMU", "RMU (least)", LABELS["Retrained"])
+IN_SHORT = (LABELS["Original"], "**T3**", LEAST, "RMU", "RMU (least)", LABELS["Retrained"])
+IN_SHORT += tuple(f"{one} less {other}" for one, other in LESS[:2])
 SHORT = ("D", "Forget Error", "leak", "Retain Error", "word for word", "other ways")
+SHORT += ("told in other ways",)
 # Measures with their titles: of the table `worlds`, and of the paper's errors.
 COLUMNS = {"D": "ks_held_out", "score": "retain"}
+OTHER_WAYS = ("other ways", "told in other ways")  # rows to forget that leak, facts to keep
 JUDGED = {
     "Forget Error": "forget_error",
     "leak": "leak",
@@ -161,40 +167,52 @@ def blocks(results: Path) -> dict[str, str]:
 
 def against(tables: Path) -> pd.DataFrame:
     """Return what T3 and two baselines hide and keep on the 10% split, as means over `WORLDS` with
-    half a 95% interval. WGA as Forget Quality chose it was not asked in other ways.
+    half a 95% interval, and the same of the differences `LESS` in a world. WGA as Forget Quality
+    chose it was not asked in other ways.
     """
-    worlds, errors, guided, baselines, *texts = (
+    worlds, errors, guided, baselines, kept, *texts = (
         pd.read_csv(tables / f"{name}.csv").query("split == 'forget10' and world in @WORLDS")
         for name in (
-            *("worlds_each", "errors_each", "guided_each", "baselines_each"),
+            *("worlds_each", "errors_each", "guided_each", "baselines_each", "kept_ways"),
             *("guided_texts", "rivals_texts", "baselines_texts"),
         )
     )
     told = pd.concat(texts)
+    told = told[told["way"].str.fullmatch(OTHERWISE)]
+    told = told.assign(share=told["leaks"] / told["rows"])
     of_t3 = errors.set_index(["lr", "temperature", "w", "gate"]).sort_index()
     least = pd.concat([guided[guided["model"] == LEAST], baselines])
     least = least.rename(columns={"ks_statistic": "ks_held_out"}).assign(retain=least["score"])
 
-    lines = []
+    found = {}
     for name, point in AGAINST.items():
         t3 = isinstance(point, tuple)
         judged = of_t3.loc[point] if t3 else errors[errors["method"] == str(point)]
         parts = [(worlds[worlds["method"] == name], COLUMNS), (judged, JUDGED)]
         if name in {*least["model"]}:
             parts = [(least[least["model"] == name], COLUMNS | JUDGED)]
-        cells = {
-            title: plus_minus(*mean_interval(part.groupby("world")[measure].mean()))
+        parts += [
+            (told[told["model"] == name], {"other ways": "share"}),
+            (kept[kept["model"] == name], {"told in other ways": "said"}),
+        ]
+        found[name] = {
+            title: part.groupby("world")[measure].mean()
             for part, titles in parts
             for title, measure in titles.items()
-            if measure in part
+            if measure in part and len(part)
         }
-        asked = told[told["way"].str.fullmatch(OTHERWISE) & (told["model"] == name)]
-        if len(asked):
-            asked = asked.assign(share=asked["leaks"] / asked["rows"])
-            cells["other ways"] = plus_minus(*mean_interval(asked["share"]))
-        lines.append({"`cpu`, 10% split": f"**{name}**" if name == "T3" else name} | cells)
-    found = pd.DataFrame(lines).replace(LABELS).fillna("")
-    return found[[found.columns[0], "D", *JUDGED, *[*COLUMNS][1:], "other ways"]]
+    lines = [
+        {"`cpu`, 10% split": f"**{name}**" if name == "T3" else name}
+        | {title: plus_minus(*mean_interval(values)) for title, values in by_world.items()}
+        for name, by_world in found.items()
+    ]
+    for one, other in LESS:
+        gaps = {title: found[one][title] - found[other][title] for title in found[one]}
+        cells = {title: plus_minus(*mean_interval(gap), "+.2f") for title, gap in gaps.items()}
+        lines.append({"`cpu`, 10% split": f"{one} less {other}"} | cells)
+    shown = pd.DataFrame(lines).replace(LABELS).fillna("")
+    order = [shown.columns[0], "D", *JUDGED, *[*COLUMNS][1:], *OTHER_WAYS]
+    return shown[order]
 
 
 def errors(means: pd.DataFrame) -> pd.DataFrame:
@@ -230,17 +248,15 @@ def named(each: pd.DataFrame) -> str:
     points = of_t3.set_index(["lr", "temperature", "world"])["forget_error"].sort_index()
     chosen, untempered = points[5e-3, 3.0], points[4e-2, 1.0]
     larger = chosen > untempered
-    p = binomtest(int(larger.sum()), len(larger), alternative="greater").pvalue
-    parts = {"4 to 7": larger.reindex(range(4, 8)), "8 to 11": larger.reindex(range(8, 12))}
-    parts = {name: part.dropna() for name, part in parts.items() if part.notna().any()}
-    told = [f"in {part.sum()} of {len(part)} of the worlds {name}" for name, part in parts.items()]
+    seen, unseen = larger.loc[:3], larger.loc[4:]
+    p = binomtest(int(unseen.sum()), len(unseen), alternative="greater").pvalue
     worlds = {"world": ["T3 as Forget Quality chose", "T3 at T = 1, its own rate"]} | {
         str(world): [f"{chosen[world]:.2f}", f"{untempered[world]:.2f}"] for world in larger.index
     }
     return (
         f"{table(pd.DataFrame(worlds))}\n\n"
-        f"It is larger {', '.join(told)}, and in {larger.sum()} of all {len(larger)} (sign test,"
-        f" one-sided p = {p:.2g})."
+        f"It is larger in {unseen.sum()} of the {len(unseen)} worlds that nobody had looked at"
+        f" (sign test, one-sided p = {p:.1g}), and in {seen.sum()} of the {len(seen)} others."
     )
 
 
@@ -387,7 +403,7 @@ def rivals(tables: Path) -> dict[str, str]:
     lines = []
     for name, part in each.groupby("model", sort=False):
         cells = {title: short(part[m].mean()) for title, m in (ERRORS | RIVAL).items()}
-        kept = {"kept word for word": short(part["kept_before"].mean())}
+        kept = {"word for word": short(part["kept"].mean())}
         lines.append({"": LABELS.get(name, name)} | cells | kept)
 
     told = pd.concat(texts)
@@ -427,6 +443,11 @@ def choice(results: Path) -> str:
             *("guided_texts", "rivals_texts", "baselines_texts"),
         )
     )
+    refusal = results / "studies" / "refusal" / "tables"
+    behind = pd.read_csv(refusal / "behind.csv").assign(
+        share=lambda each: each["leaks"] / each["rows"]
+    )
+    behind = behind.groupby(["gate", "model", "kind"])["share"]
     points = tried(tables)
     speed = pd.read_csv(results / "studies" / "speed" / "tables" / "speed.csv")
     speed = speed[speed["rows"] == 8].set_index("method")["median"]
@@ -445,10 +466,12 @@ def choice(results: Path) -> str:
         mine = told[told["model"] == name].groupby("way")["share"]
         cells = {"tuned by": f"{aim} ({points[aim, search]})" if aim else ""}
         cells |= {way: plus_minus(*mean_interval(mine.get_group(way))) for way in OUT.values()}
+        if (0, name, "sealed") in behind.groups:
+            cells["sealed"] = plus_minus(*mean_interval(behind.get_group((0, name, "sealed"))))
         part = each[each["model"] == name]
         kept = {
             title: plus_minus(*mean_interval(part[measure]))
-            for title, measure in {"word for word": "kept_before", "score": "score"}.items()
+            for title, measure in {"word for word": "kept", "score": "score"}.items()
         }
         cost = {
             "a step": f"{speed[step]:.2f}" if step else "1",
@@ -458,17 +481,25 @@ def choice(results: Path) -> str:
         }
         lines.append({"": LABELS.get(name, name)} | cells | kept | cost)
 
-    # every question that the gate lets pass counts as a leak
-    refused = pd.read_csv(results / "studies" / "refusal" / "tables" / "refusal.csv")
-    refused = refused[refused["set"].str.contains("built-in, forget10")]
-    by = refused.groupby("kind")[["refused", "worst"]].mean()
-    gate = {"": "prompt gate (worlds 0 and 4)", "beside the base": "encoder", "a step": "1"}
-    gate |= {way: f"{1 - by.loc['as listed', 'refused']:.2f}" for way in ("greedy", "sampled")}
-    gate |= {"other ways": f"{1 - by.loc['choosing', 'worst']:.2f}"}
-    gate |= {"word for word": f"{by.loc['to keep', 'refused']:.2f} refused"}
-    both = gate | {"": "gate, T3 (least) behind it", "beside the base": "encoder, head"}
-    both |= {name: lines[[*CHOICE].index(LEAST)][name] for name in ("tuned by", "a step", "fit, s")}
-    return table(pd.DataFrame([*lines[:-1], gate, both, lines[-1]]).fillna(""), texts=2)
+    # a listed question that the gate refuses leaks nothing, whatever is behind it; one to keep that
+    # it lets pass gets the base's answer
+    refused = pd.read_csv(refusal / "refusal.csv").query("set.str.contains('built-in, forget10')")
+    refused = refused.groupby("kind")["refused"].mean()
+    gates = []
+    for name, model in (("prompt gate", "Original"), ("gate, T3 (least) behind it", LEAST)):
+        gate = {"": name} | dict.fromkeys(("greedy", "sampled"), f"{1 - refused['as listed']:.2f}")
+        for kind, way in (("choosing", "other ways"), ("sealed", "sealed")):
+            gate[way] = plus_minus(*mean_interval(behind.get_group((1, model, kind))))
+        gates.append(gate)
+    gates[0] |= {"word for word": f"{1 - refused['to keep']:.2f}", "a step": "1"}
+    gates[0] |= {"beside the base": "encoder"}
+    least = lines[[*CHOICE].index(LEAST)]
+    gates[1] |= {name: least[name] for name in ("tuned by", "a step", "fit, s")}
+    gates[1] |= {"beside the base": "encoder, head"}
+    shown = pd.DataFrame([*lines[:-1], *gates, lines[-1]]).fillna("")
+    order = [*shown.columns]
+    order.insert(order.index("other ways") + 1, order.pop(order.index("sealed")))
+    return table(shown[order], texts=2)
 
 
 def tried(tables: Path) -> dict[tuple[str, str], int]:

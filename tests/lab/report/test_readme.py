@@ -121,6 +121,33 @@ def test_the_sentence_about_forget_quality_is_that_of_the_worlds():
     assert f"rejects {told}." in " ".join(TEXTS[ROOT / "README.md"].split())
 
 
+def test_the_first_finding_is_that_of_the_table():
+    """README's bold sentences: which differences are larger than half their interval, and which are
+    not.
+    """
+    cells = cells_of("result", ROOT / "README.md")
+
+    def sign(row, column):
+        gap, half = map(float, cells[row, column].split(" ± "))
+        return 0 if abs(gap) <= half else 1 if gap > 0 else -1
+
+    paper, least = "T3 less RMU", "T3 (least) less RMU (least)"
+    assert (sign(paper, "D"), sign(paper, "word for word"), sign(paper, "Retain Error")) == (
+        0,
+        1,
+        1,
+    )
+    assert (sign(least, "Retain Error"), sign(least, "word for word")) == (-1, 1)
+    assert sign(paper, "other ways") == sign(least, "other ways") == 1
+    told = {row: float(cells[row, "told in other ways"].split()[0]) for row, _ in cells}
+    assert told["RMU"] < told["before unlearning"] / 2 < told["T3"]
+
+    tables = ROOT / "results" / "profiles" / "tofu-cpu" / "tables"
+    each = pd.read_csv(tables / "guided_each.csv").set_index("model").loc["T3 (least)"]
+    told = f"*least* has T = {each['temperature']:g} and keeps {each['kept_before']:.0%}"
+    assert told in " ".join(TEXTS[ROOT / "README.md"].split())
+
+
 def of_finished(study, block):
     """The rows of a finished study's block, as lists of cells."""
     lines = (ROOT / "results" / study / "blocks" / f"{block}.md").read_text("utf-8").splitlines()
