@@ -348,10 +348,32 @@ def test_errors_by_point_are_those_of_the_tilts(opened):
     ]
     weak = script["head_of"](opened, {"lr": 1e-2, "epochs": 2, "warmup_epochs": 1}, 1, None)
     found, of_weak = script["errors_by_point"](opened, judge, [head, weak], points)
-    assert of_weak != found
+    tilts = [(script["dialled"](weak, each), each["temperature"]) for each in points]
+    rows = script["row_errors"](opened, judge, opened.base, tilts)
+    for one, each in zip(of_weak, rows):
+        assert one == pytest.approx({name: script["summary"](each)[name] for name in one}, rel=1e-6)
     assert len({each["retain_error"] for each in found}) == len(points)
     for one, other in zip(found, wanted):
         assert one == pytest.approx({name: other[name] for name in one}, rel=1e-6)
+
+
+def test_a_row_to_keep_is_told_by_its_fact_alone(opened, cpu_worlds, monkeypatch):
+    """In other words of its answer, and not by a wrong answer, which has all else."""
+    said, keep = cpu_worlds("kept_ways.py")["said"], opened.evaluation_rows["retain"]
+    keep = [row for row in keep if said.__globals__["fact_words"](row)]
+
+    def written(model, prompts, read, tilts, max_new_tokens):
+        assert len(prompts) % len(keep) == 0 and len(prompts) > 10 * len(keep)
+        for wanted in tilts:
+            texts = [row[wanted] for row in keep] * (len(prompts) // len(keep))
+            texts = [text[0] if isinstance(text, list) else text for text in texts]
+            yield [opened.tokenizer(f" {text}")["input_ids"] for text in texts]
+
+    monkeypatch.setitem(said.__globals__, "greedy", written)
+    for field, share in (("paraphrased_answer", 1), ("perturbed_answer", 0)):
+        [found] = said(opened, opened.base, [field])
+        assert found["rows"] == len(keep) and found["ways"] > 10
+        assert [found[name] for name in ("as_written", "said", "mean_way")] == [share] * 3
 
 
 def test_brief_measures_are_some_of_all(opened):

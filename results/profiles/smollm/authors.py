@@ -206,7 +206,7 @@ def errors_of(study: Study, profile: profiles.Profile, method: str) -> list[dict
         return [{"method": method, "lr": settings.get("lr"), **summary(rows), "leak_se": leak_se}]
 
     tuned = [hyper_of(profile["hyper"], "T3", study.split, T) for T in profile["temperatures"]]
-    points = [point(each["temperature"], 1.0) for each in tuned]
+    points = [point(T, 1.0) for T in profile["temperatures"]]
     heads = [guided.head_of(study, each, SEED, None) for each in tuned]
     found = guided.errors_by_point(study, judge, heads, points)
     lines = [

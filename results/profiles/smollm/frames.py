@@ -3,8 +3,8 @@
     python results/profiles/smollm/frames.py
 
 The numbers are those that the slider of the executed copy stores; no model is read. Each frame has
-the tokens that are likeliest in any of the three, tempered and after the tilt, and the beginning of
-the greedy answer at this T.
+the tokens that the unlearned model finds likeliest in any of the three, and the beginning of the
+greedy answer at this T.
 """
 
 import argparse

@@ -53,10 +53,10 @@ A profile whose base models are given (DIR has TOFU's files) has one world: 0 is
 measurement on the same rows, beside the other retrained model and with the first of its heads.
 Free text is left out there, which would take hours. tofu-cpu has other rates and, with the paper's
 labels, higher T: a first search up to T = 2 chose T = 2. smollm has fewer points, one head, half of
-the rows to keep, and of the measures those that take no written text and no wrong answers, because
-its vocabulary is large. It has a third kind of labels, which come from the pretrained model before
-it was taught any of TOFU's text. --kinds searches some kinds of labels alone, and keeps what the
-table has of the others.
+the rows to keep, and only those measures that read the answers to forget, or both errors, because
+its vocabulary is large; an aim that was not measured counts as met. It has a third kind of labels,
+which come from the pretrained model before it was taught any of TOFU's text. --kinds searches some
+kinds of labels alone, and keeps what the table has of the others.
 
 It writes below --out: tables/guided_search.csv, guided_each.csv (a row for each model),
 guided_texts.csv (which rows leak in free text), guided.csv (means over worlds with 95% intervals),
@@ -221,6 +221,8 @@ def make(
     grid = GRIDS[profile]
     if tiny:
         given, grid = script.tiny(given), replace(grid, rates=grid.rates[4:5])
+    if unknown := {*(kinds or ())} - {*grid.heat}:
+        raise UserError(f"--kinds: {profile} has no labels {sorted(unknown)[0]}")
     grid = replace(grid, heat={kind: grid.heat[kind] for kind in kinds or grid.heat})
     torch.set_num_threads(given["stage"].get("threads", 1))  # as its base models were trained
     tables, made = out / "tables", out / "guided" / "made.json"
@@ -236,7 +238,7 @@ def make(
             found = chosen(found)
             render.write_table(tables, "guided_search", found)
             if not tiny:
-                check_edges(found, grid)
+                check_edges(found, GRIDS[profile])
         else:
             search = pd.read_csv(tables / "guided_search.csv")
             measured = measured_world(given, grid, world, search, rule)
@@ -250,7 +252,7 @@ def make(
         some = f", {', '.join(kinds)}" if kinds and world == 0 else ""
         facts = {f"world {world}, {rule}{some}": script.made(began)}
         write_json(made, (read_json(made) if made.is_file() else {}) | facts)
-    if (tables / "guided_each.csv").is_file():
+    if not given["models"] and (tables / "guided_each.csv").is_file():
         each = pd.read_csv(tables / "guided_each.csv")
         render.write_table(tables, "guided", means(each), caption=MEANS_CAPTION)
         render.save_figure(out / "figures" / "guided.svg", figure(each))
@@ -521,7 +523,8 @@ def measures(
     """Return for each tilt its teacher-forced measures and those of its greedy text, and which
     answers to keep it gives word for word (rows,).
 
-    brief: without those that take greedy text, answers to keep in other words, or unseen rows.
+    brief: without those that take greedy text, or more than the errors of answers to keep, and
+    without recognition.
     """
     scoring, rows = study.scoring, study.evaluation_rows
     quiet, forget = replace(scoring, generate=False), rows["forget"]
@@ -530,13 +533,13 @@ def measures(
     scored_rows = {"forget": forget} if brief else rows
     scores = score(model, study.tokenizer, scored_rows, quiet if brief else scoring, tilts)
 
-    sets, unseen = {"forget": forget}, unseen_rows(study)
-    if brief:  # no wrong answers are read either
+    sets, unseen = {"forget": forget}, "" if brief else unseen_rows(study)
+    if brief:  # recognition reads the wrong answers once more
         sets = {"forget": [{**row, "perturbed_answer": []} for row in forget]}
     mask = {"attention_mask": scoring.attention_mask}
     [of_rows] = run.likelihoods(judge, study.tokenizer, sets, **mask)
     p_judge = np.exp(-np.concatenate(of_rows["forget"]["losses"]))
-    sets |= {} if brief or isinstance(unseen, str) else {"unseen": unseen}
+    sets |= {} if isinstance(unseen, str) else {"unseen": unseen}
     shown = run.likelihoods(model, study.tokenizer, sets, tilts, **mask)
 
     found = []

@@ -4,9 +4,10 @@
 
 A model that breaks at every unusual question tells nothing in other ways of asking, and has
 forgotten nothing. So the 100 rows to keep that are evaluated are asked in the ways of guided.py,
-greedily, on the 10% split of the worlds 1 to 7: of the base, T3, T3 (least), a retrained model,
-RMU, and RMU and WGA with the settings of baselines.py. `said` is the share of these texts that hold
-the row's fact, as a mean over rows and ways, and `as_written` its share as written.
+greedily, on the 10% split of the worlds 1 to 7: the base, T3, T3 (least), a retrained model, RMU,
+and RMU and WGA with the settings of baselines.py. A text tells a row's fact if it has all of its
+`fact_words` (a row without one is left out). Counted are rows whose fact is told as written, in at
+least one other way, and the mean over these ways.
 
 It writes tables/kept_ways.csv and kept_ways.json. The models are cached in .t3cache.
 """
@@ -22,16 +23,17 @@ import numpy as np
 import pandas as pd
 
 from t3lab import profiles, results, script
-from t3lab.audit.facts import held
+from t3lab.audit.facts import fact_words
 from t3lab.profiles import hyper_of
 from t3lab.report import render
 from t3lab.study.methods import load_models, subject
 from t3lab.study.study import Study
-from t3lib.core.files import project_root, write_json
+from t3lib.core.files import project_root, read_json, write_json
 from t3lib.core.models import pad_id
 from t3lib.core.progress import progress_bar
 from t3lib.core.rows import encode_rows
 from t3lib.own.questions import AS_WRITTEN
+from t3lib.own.truths import word_set
 from t3lib.tofu.evaluation import answer_text
 from t3lib.tofu.likelihood import UNTILTED, Tilt
 from t3lib.tofu.reader import Reading
@@ -39,28 +41,30 @@ from t3lib.tofu.writing import eos_ids, greedy
 
 TABLES = project_root() / "results" / "studies" / "cpu-worlds" / "tables"
 SPLIT = baselines.SPLIT
-COLUMNS = ["world", "split", "model", "rows", "ways", "as_written", "said"]
+COLUMNS = ["world", "split", "model", "rows", "ways", "as_written", "said", "mean_way"]
 CAPTION = (
-    "Rows to keep that are asked in the ways in which rows to forget leak: share of the greedy"
-    " answers that hold the row's fact, as written, and as a mean over rows and `ways` other ways."
+    "Rows to keep that are asked in the ways in which rows to forget leak: share of the rows whose"
+    " fact a greedy answer tells, as written, in at least one of `ways` other ways (said), and as a"
+    " mean over these."
 )
 
 
 def make(worlds: list[int], out: Path, tiny: bool) -> None:
     """Ask the models of every world; write the table. tiny: models that know nothing, T3 alone."""
-    began = time.process_time()
     results.check_clean(out)
     profile = profiles.override(profiles.load_profile("cpu"), splits=[SPLIT])
-    profile, rows = script.tiny(profile) if tiny else profile, []
+    profile = script.tiny(profile) if tiny else profile
+    path, made = out / "tables" / "kept_ways.csv", out / "kept_ways.json"
     for world in progress_bar(worlds, desc="worlds"):
+        began, rows = time.process_time(), []
         study = guided.opened(profile, world, SPLIT)
         for names, model, tilts in models(profile, study, few=tiny):
             for name, shares in zip(names, said(study, model, tilts), strict=True):
                 rows.append({"world": world, "split": SPLIT, "model": name} | shares)
-        study.release()
-    table = pd.DataFrame(rows, columns=COLUMNS)
-    render.write_table(out / "tables", "kept_ways", table, caption=CAPTION)
-    write_json(out / "kept_ways.json", script.made(began))
+        table = guided.merged(path, pd.DataFrame(rows, columns=COLUMNS))
+        render.write_table(out / "tables", "kept_ways", table, caption=CAPTION)
+        facts = {f"world {world}": script.made(began)}
+        write_json(made, (read_json(made) if made.is_file() else {}) | facts)
 
 
 def models(
@@ -83,8 +87,9 @@ def models(
 
 
 def said(study: Study, model: Any, tilts: list[Tilt]) -> Iterator[dict[str, float]]:
-    """Yield for each tilt {rows, ways, as_written, said}."""
+    """Yield for each tilt {rows, ways, as_written, said, mean_way}."""
     keep, tokenizer = study.evaluation_rows["retain"], study.tokenizer
+    keep = [row for row in keep if fact_words(row)]
     asked = guided.asked_in_ways(keep)
     del asked[guided.SECOND]  # is counted apart where rows to forget leak
     flat = encode_rows(tokenizer, [row for rows in asked.values() for row in rows])
@@ -93,17 +98,14 @@ def said(study: Study, model: Any, tilts: list[Tilt]) -> Iterator[dict[str, floa
     prompts = [each.ids[: each.n_prompt] for each in flat]
     for ids in greedy(model, prompts, read, tilts, max_new_tokens=most):
         texts = iter([answer_text(tokenizer, each) for each in ids])
-        of_way = {way: [next(texts) for _ in rows] for way, rows in asked.items()}
-        facts = {
-            way: np.array(held(keep, [[text] for text in each])["facts"])[:, 0]
-            for way, each in of_way.items()
-        }
-        written = facts.pop(AS_WRITTEN)
+        told = {way: [fact_words(row) <= word_set(next(texts)) for row in keep] for way in asked}
+        written, others = told.pop(AS_WRITTEN), np.array([*told.values()])
         yield {
-            "rows": len(written),
-            "ways": len(facts),
-            "as_written": written.mean(),
-            "said": np.mean([*facts.values()]),
+            "rows": len(keep),
+            "ways": len(others),
+            "as_written": np.mean(written),
+            "said": others.any(0).mean(),
+            "mean_way": others.mean(),
         }
 
 
