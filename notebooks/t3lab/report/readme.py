@@ -151,8 +151,8 @@ def hides(results: Path) -> str:
 
 
 def verdicts(results: Path) -> str:
-    """Write how many claims of the paper hold at profile cpu, apart for those about language
-    models, which another scale than the paper's can only decide anew.
+    """Write how many claims of the paper hold at profile cpu: of those about Gaussians and bounds,
+    and of those about language models, which have a verdict for each scale.
     """
     path = results / "profiles" / "cpu" / "tables" / "claims.csv"
     found = render.by_claim(pd.read_csv(path))

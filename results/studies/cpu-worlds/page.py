@@ -56,10 +56,10 @@ AGAINST: dict[str, Any] = {
     "Retrained": "Retrained",
 }
 # Differences in the same world.
-LESS = (("T3", "RMU"), (LEAST, "RMU (least)"), (LEAST, "WGA (least)"))
+MINUS = (("T3", "RMU"), (LEAST, "RMU (least)"), (LEAST, "WGA (least)"))
 # Of these README shows a few.
 IN_SHORT = (LABELS["Original"], "**T3**", LEAST, "RMU", "RMU (least)", LABELS["Retrained"])
-IN_SHORT += tuple(f"{one} less {other}" for one, other in LESS[:2])
+IN_SHORT += tuple(f"{one} minus {other}" for one, other in MINUS[:2])
 SHORT = ("D", "Forget Error", "leak", "Retain Error", "word for word", "other ways")
 SHORT += ("told in other ways",)
 # Measures with their titles: of the table `worlds`, and of the paper's errors.
@@ -167,7 +167,7 @@ def blocks(results: Path) -> dict[str, str]:
 
 def against(tables: Path) -> pd.DataFrame:
     """Return what T3 and two baselines hide and keep on the 10% split, as means over `WORLDS` with
-    half a 95% interval, and the same of the differences `LESS` in a world. WGA as Forget Quality
+    half a 95% interval, and the same of the differences `MINUS` in a world. WGA as Forget Quality
     chose it was not asked in other ways.
     """
     worlds, errors, guided, baselines, kept, *texts = (
@@ -206,10 +206,10 @@ def against(tables: Path) -> pd.DataFrame:
         | {title: plus_minus(*mean_interval(values)) for title, values in by_world.items()}
         for name, by_world in found.items()
     ]
-    for one, other in LESS:
+    for one, other in MINUS:
         gaps = {title: found[one][title] - found[other][title] for title in found[one]}
         cells = {title: plus_minus(*mean_interval(gap), "+.2f") for title, gap in gaps.items()}
-        lines.append({"`cpu`, 10% split": f"{one} less {other}"} | cells)
+        lines.append({"`cpu`, 10% split": f"{one} minus {other}"} | cells)
     shown = pd.DataFrame(lines).replace(LABELS).fillna("")
     order = [shown.columns[0], "D", *JUDGED, *[*COLUMNS][1:], *OTHER_WAYS]
     return shown[order]
@@ -240,7 +240,8 @@ def errors(means: pd.DataFrame) -> pd.DataFrame:
 
 
 def named(each: pd.DataFrame) -> str:
-    """Return the outcome of the hypothesis that studies/cpu-worlds/errors.py names, as Markdown.
+    """Return the outcome of the hypothesis that studies/cpu-worlds/errors.py names, as Markdown: in
+    the worlds that were run after it was named, and in the others.
 
     each: the table `errors_each`.
     """
