@@ -52,8 +52,8 @@ worlds 4 to 7 on both splits. Worlds 1 to 3 had been seen in a trial with other 
 A profile whose base models are given (DIR has TOFU's files) has one world: 0 is the search, 1 the
 measurement on the same rows, beside the other retrained model and with the first of its heads.
 Free text is left out there, which would take hours. tofu-cpu has other rates and, with the paper's
-labels, higher T: a first search up to T = 2 chose T = 2. smollm has fewer points, one head, half of
-the rows to keep, and only those measures that read the answers to forget, or both errors, because
+labels, higher T: a first search up to T = 2 chose T = 2. smollm has fewer points, one head, a
+quarter of the rows to keep, and only those measures that read the answers to forget, or both errors, because
 its vocabulary is large; an aim that was not measured counts as met. It has a third kind of labels,
 which come from the pretrained model before it was taught any of TOFU's text. --kinds searches some
 kinds of labels alone, and keeps what the table has of the others.
@@ -154,7 +154,7 @@ GRIDS = {
         {"hard": FEW, "guided": FEW, "pretrained": FEW},
         tails=(0.0, 1e-2),
         seeds=(1,),
-        keep=200,
+        keep=100,
         brief=True,
     ),
 }
@@ -224,7 +224,6 @@ def make(
     if unknown := {*(kinds or ())} - {*grid.heat}:
         raise UserError(f"--kinds: {profile} has no labels {sorted(unknown)[0]}")
     grid = replace(grid, heat={kind: grid.heat[kind] for kind in kinds or grid.heat})
-    torch.set_num_threads(given["stage"].get("threads", 1))  # as its base models were trained
     tables, made = out / "tables", out / "guided" / "made.json"
 
     for world in progress_bar(worlds, desc="worlds"):
