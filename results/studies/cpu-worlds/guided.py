@@ -53,10 +53,10 @@ A profile whose base models are given (DIR has TOFU's files) has one world: 0 is
 measurement on the same rows, beside the other retrained model and with the first of its heads.
 Free text is left out there, which would take hours. tofu-cpu has other rates and, with the paper's
 labels, higher T: a first search up to T = 2 chose T = 2. smollm has fewer points, one head, a
-quarter of the rows to keep, and only those measures that read the answers to forget, or both errors, because
-its vocabulary is large; an aim that was not measured counts as met. It has a third kind of labels,
-which come from the pretrained model before it was taught any of TOFU's text. --kinds searches some
-kinds of labels alone, and keeps what the table has of the others.
+quarter of the rows to keep, and only those measures that read the answers to forget, or both
+errors, because its vocabulary is large; an aim that was not measured counts as met. It has a third
+kind of labels, which come from the pretrained model before it was taught any of TOFU's text.
+--kinds searches some kinds of labels alone, and keeps what the table has of the others.
 
 It writes below --out: tables/guided_search.csv, guided_each.csv (a row for each model),
 guided_texts.csv (which rows leak in free text), guided.csv (means over worlds with 95% intervals),
