@@ -150,9 +150,9 @@ GRIDS = {
         (2e-2, 4e-2, 8e-2, 1.6e-1), {"hard": (1, 1.5, 2, 2.5, 3, 4), "guided": GUIDED}
     ),
     "smollm": Grid(
-        (1e-2, 2e-2, 4e-2, 8e-2, 1.6e-1),
+        (2e-2, 4e-2, 8e-2, 1.6e-1),
         {"hard": FEW, "guided": FEW, "pretrained": FEW},
-        tails=(0.0, 1e-2),
+        tails=(0.0,),
         seeds=(1,),
         keep=100,
         brief=True,
@@ -224,6 +224,7 @@ def make(
     if unknown := {*(kinds or ())} - {*grid.heat}:
         raise UserError(f"--kinds: {profile} has no labels {sorted(unknown)[0]}")
     grid = replace(grid, heat={kind: grid.heat[kind] for kind in kinds or grid.heat})
+    torch.set_num_threads(given["stage"].get("threads", 1))  # as its base models were trained
     tables, made = out / "tables", out / "guided" / "made.json"
 
     for world in progress_bar(worlds, desc="worlds"):
