@@ -54,9 +54,10 @@ measurement on the same rows, beside the other retrained model and with the firs
 Free text is left out there, which would take hours. tofu-cpu has other rates and, with the paper's
 labels, higher T: a first search up to T = 2 chose T = 2. smollm has fewer points, one head, a
 quarter of the rows to keep, and only those measures that read the answers to forget, or both
-errors, because its vocabulary is large; an aim that was not measured counts as met. It has a third
-kind of labels, which come from the pretrained model before it was taught any of TOFU's text.
---kinds searches some kinds of labels alone, and keeps what the table has of the others.
+errors, because its vocabulary is large; an aim that was not measured counts as met. A first search
+from the rate 0.02 on chose 0.02, so there are lower ones. It has a third kind of labels, which come
+from the pretrained model before it was taught any of TOFU's text. --kinds searches some kinds of
+labels alone, and keeps what the table has of the others.
 
 It writes below --out: tables/guided_search.csv, guided_each.csv (a row for each model),
 guided_texts.csv (which rows leak in free text), guided.csv (means over worlds with 95% intervals),
@@ -140,7 +141,7 @@ class Grid:
 
 
 GUIDED = (1, 1.25, 1.4, 1.5, 1.6, 1.75, 2, 2.5, 3, 4, 6, 10)
-FEW = (1, 1.5, 2, 3, 6)
+FEW = (1, 1.25, 1.5, 2, 3, 4)
 GRIDS = {
     "cpu": Grid(
         (2e-3, 5e-3, 1e-2, 2e-2, 4e-2, 8e-2, 1.6e-1, 3.2e-1),
@@ -150,7 +151,7 @@ GRIDS = {
         (2e-2, 4e-2, 8e-2, 1.6e-1), {"hard": (1, 1.5, 2, 2.5, 3, 4), "guided": GUIDED}
     ),
     "smollm": Grid(
-        (2e-2, 4e-2, 8e-2, 1.6e-1),
+        (5e-3, 1e-2, 2e-2, 4e-2),
         {"hard": FEW, "guided": FEW, "pretrained": FEW},
         tails=(0.0,),
         seeds=(1,),
