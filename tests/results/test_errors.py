@@ -82,10 +82,16 @@ def test_the_named_hypothesis_as_the_page_prints_it():
         }
 
     chosen, untempered = forget_error("0.005", "3.0"), forget_error("0.04", "1.0")
-    n, larger = len(chosen), sum(chosen[world] > untempered[world] for world in chosen)
-    p = sum(comb(n, k) for k in range(larger, n + 1)) / 2**n
+    larger = {int(world): chosen[world] > untempered[world] for world in chosen}
+    seen, unseen = ([larger[w] for w in larger if (w > 3) == new] for new in (False, True))
+    n, k = len(unseen), sum(unseen)
+    p = sum(comb(n, more) for more in range(k, n + 1)) / 2**n
     text = (ROOT / "results/pages/errors.md").read_text(encoding="utf-8")
-    assert f"in {larger} of all {n} (sign test, one-sided p = {p:.2g})" in text
+    assert (
+        f"in {k} of the {n} worlds that nobody had looked at (sign test, one-sided p = {p:.1g})"
+        in text
+    )
+    assert f"and in {sum(seen)} of the {len(seen)} others" in text
 
 
 def test_what_a_file_has_of_other_models_stays(tmp_path):
