@@ -58,9 +58,8 @@ def blocks(results: Path) -> dict[str, str]:
             f"errors_{end}": shown(pd.concat([floor, by_t]), {"": names} | ERRORS),
             f"guided_{end}": shown(chosen, {"": chosen["labels"].map(KINDS)} | dials | ERRORS),
         }
-        if (tables / "guided_each.csv").is_file():
-            second = pd.read_csv(tables / "guided_each.csv").dropna(axis=1, how="all")
-            measured = {title: name for title, name in SECOND.items() if name in second}
-            names = second["model"].replace(LABELS)
-            found[f"guided_{end}_second"] = shown(second, {"": names} | measured)
+        second = pd.read_csv(tables / "guided_each.csv").dropna(axis=1, how="all")
+        measured = {title: name for title, name in SECOND.items() if name in second}
+        names = second["model"].replace(LABELS)
+        found[f"guided_{end}_second"] = shown(second, {"": names} | measured)
     return found
