@@ -357,6 +357,27 @@ def test_errors_by_point_are_those_of_the_tilts(opened):
         assert one == pytest.approx({name: other[name] for name in one}, rel=1e-6)
 
 
+def test_kinds_of_labels_are_searched_alone_and_the_others_stay(run_script, tmp_path, capsys):
+    """Rows of other kinds stay as the table has them; a kind that a profile lacks is one line."""
+    guided = ("studies/cpu-worlds/guided.py", "--tiny", "--worlds", "0", "--out", tmp_path)
+    run_script(*guided)
+    path = tmp_path / "tables" / "guided_search.csv"
+    first = pd.read_csv(path)
+    other = first["labels"] == "hard"
+    first.assign(retain_error=first["retain_error"].mask(other, 99)).to_csv(path, index=False)
+
+    run_script(*guided, "--kinds", "guided")
+    again = pd.read_csv(path)
+    assert again["labels"].value_counts().to_dict() == first["labels"].value_counts().to_dict()
+    assert (again.loc[again["labels"] == "hard", "retain_error"] == 99).all()
+    found, wanted = (each[each["labels"] == "guided"].reset_index() for each in (again, first))
+    assert found["retain_error"].equals(wanted["retain_error"])
+
+    with pytest.raises(SystemExit) as stop:
+        run_script(*guided, "--kinds", "pretrained")
+    assert stop.value.code == 2 and "cpu has no labels pretrained" in capsys.readouterr().err
+
+
 def test_a_row_to_keep_is_told_by_its_fact_alone(opened, cpu_worlds, monkeypatch):
     """In other words of its answer, and not by a wrong answer, which has all else."""
     said, keep = cpu_worlds("kept_ways.py")["said"], opened.evaluation_rows["retain"]
