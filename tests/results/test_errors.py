@@ -94,7 +94,8 @@ def test_the_named_hypothesis_as_the_page_prints_it():
     assert f"and in {sum(seen)} of the {len(seen)} others" in text
 
 
-def test_what_a_file_has_of_other_models_stays(tmp_path):
+def test_what_a_file_has_of_other_models_stays(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(FOLDER))  # for the script beside it
     keep = runpy.run_path(str(FOLDER / "errors.py"))["keep"]
     path = tmp_path / "errors" / "world1.json.gz"
     keep(path, {"forget10": {"T3": 1, "RMU": 1}})

@@ -217,7 +217,8 @@ def test_the_points_of_baselines_are_chosen_from_their_committed_search(cpu_worl
     search = committed("studies/cpu-worlds/baselines.py", "baselines_search")
     pd.testing.assert_frame_equal(made["chosen"](search), search)
     made["check_edges"](search)
-    higher = search.assign(a=search["a"].where(~search["chosen"], max(made["SHARES"])))
+    last = made["GRIDS"]["cpu"].shares[-1]
+    higher = search.assign(a=search["a"].where(~search["chosen"], last))
     with pytest.raises(UserError, match="a 1.3: grow"):
         made["check_edges"](higher)
 

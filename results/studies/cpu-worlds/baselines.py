@@ -2,6 +2,8 @@
 
     python results/studies/cpu-worlds/baselines.py --worlds 0
     python results/studies/cpu-worlds/baselines.py --worlds 4 5 6 7 1 2 3
+    python results/studies/cpu-worlds/baselines.py --profile tofu-cpu --data DIR --worlds 0 1 \
+        --out results/profiles/tofu-cpu
 
 Forget Quality chose the settings of RMU and WGA. T3 (least) was chosen by another aim, so beside it
 they stand with settings that nobody chose for this aim. Here the rule of guided.py does.
@@ -11,21 +13,26 @@ Rule and measures were written down before any number was seen. A first search h
 So weights beyond both ends were added. SimNPO was left out: of its points that leak little, the
 least Retain Error was 0.79 nats, ten times that of RMU and WGA.
 
-Search, in world 0, for each of `METHODS`: all learning rates in `RATES` and all weights alpha_r of
-the rows to keep in `WEIGHTS`, with the seeds 1 and 2; other settings are the profile's. That makes
-40 trainings, where T3 (least) had 16. Each trained model is tried at every share a of `SHARES` of
-the way from the base's weights to its own, which needs no training, as T3's T, θ and ε need none.
-That makes 220 points; T3 (least) had 296. Of these the shares 1.03 to
-1.1 were added after the first tables, because RMU's leak passes the limit between 1 and 1.15.
-Numbers are means over the two seeds, beside the retrained model of seed 0; a point of which a seed
-diverges is left out. Among the points whose leak is at most that of another retrained model (seed
-1) and two of its standard errors over rows, the one of least Retain Error is chosen, rounded to
-0.001 nats, at a tie that of least total variation; if no leak is so small, the least leak. Where it
-is at an end of rates, weights or shares, the script stops: the grid must grow.
+Search, in world 0, for each of `METHODS`: all learning rates and all weights alpha_r of the rows to
+keep in `GRIDS`, with its seeds; other settings are the profile's. At cpu that makes 40 trainings,
+where T3 (least) had 16. Each trained model is tried at every share a of the way from the base's
+weights to its own, which needs no training, as T3's T, θ and ε need none. That makes 220 points; T3
+(least) had 296. Of these the shares 1.03 to 1.1 were added after the first tables, because RMU's
+leak passes the limit between 1 and 1.15. Numbers are means over the seeds, beside the retrained
+model of seed 0; a point of which a seed diverges is left out. Among the points whose leak is at
+most that of another retrained model (seed 1) and two of its standard errors over rows, the one of
+least Retain Error is chosen, rounded to 0.001 nats, at a tie that of least total variation; if no
+leak is so small, the least leak. Where it is at an end of rates, weights or shares, the script
+stops: the grid must grow.
 
 The chosen points (seed 1) are then measured in other worlds, with the measures of guided.py and
 beside the same judge, the retrained model of seed 1. What T3, the base and Retrained get by these
 measures is in guided_each.csv.
+
+On TOFU's text, whose base models are given (DIR has TOFU's files), 0 is the search and 1 the
+measurement on the same rows, beside the other retrained model. The grid was written down before
+anything was run there: fewer points, with rates about those that Forget Quality chose, and one
+seed. --methods takes some methods alone, and keeps what the tables have of the others.
 
 It writes below --out: tables/baselines_search.csv, baselines_each.csv, baselines_texts.csv and
 baselines/made.json. The models are cached in .t3cache.
@@ -35,6 +42,7 @@ import copy
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -55,11 +63,31 @@ from t3lib.core.progress import progress_bar
 from t3lib.tofu.likelihood import UNTILTED
 from t3lib.tofu.unlearning_errors import summary
 
+
+@dataclass(frozen=True)
+class Grid:
+    """What is searched in a profile: learning rates, weights of the rows to keep, shares of the way
+    to the trained weights, and the seeds of the trainings.
+    """
+
+    rates: tuple[float, ...]
+    weights: tuple[float, ...]
+    shares: tuple[float, ...]
+    seeds: tuple[int, ...]
+
+
+GRIDS = {
+    "cpu": Grid(
+        (3e-4, 7e-4, 1.5e-3, 3e-3, 6e-3),
+        (0.2, 1.0, 5.0, 25.0),
+        (0.3, 0.5, 0.7, 0.8, 0.9, 1.0, 1.03, 1.06, 1.1, 1.15, 1.3),
+        (1, 2),
+    ),
+    "tofu-cpu": Grid(
+        (1.5e-3, 3e-3, 6e-3), (0.2, 1.0, 5.0, 25.0), (0.5, 0.7, 0.85, 1.0, 1.1, 1.3), (1,)
+    ),
+}
 METHODS = ("RMU", "WGA")
-RATES = (3e-4, 7e-4, 1.5e-3, 3e-3, 6e-3)
-WEIGHTS = (0.2, 1.0, 5.0, 25.0)
-SHARES = (0.3, 0.5, 0.7, 0.8, 0.9, 1.0, 1.03, 1.06, 1.1, 1.15, 1.3)
-SEEDS = (1, 2)
 DIALS = ["lr", "alpha_r", "a"]
 SPLIT = "forget10"
 SEARCH = ["split", "method", *DIALS, *guided.ERRORS[:4], "leak_se", "chosen"]
@@ -71,32 +99,45 @@ EACH_CAPTION = (
 )
 
 
-def make(worlds: list[int], out: Path, tiny: bool) -> None:
+def make(
+    profile: str, data: str | None, worlds: list[int], methods: list[str], out: Path, tiny: bool
+) -> None:
     """Search in world 0, and measure the chosen points in other worlds; write all tables.
 
+    profile: one of `GRIDS`. data: in place of the profile's. methods: all of `METHODS`, or some.
     tiny: one method of models that know nothing, to try it.
     """
     results.check_clean(out)
-    given = profiles.override(profiles.load_profile("cpu"), splits=[SPLIT])
-    given = script.tiny(given) if tiny else given
+    given = profiles.override(profiles.load_profile(profile), data=data, splits=[SPLIT])
+    grid = GRIDS[profile]
+    if tiny:
+        given, methods = script.tiny(given), methods[:1]
+        grid = Grid(grid.rates[:1], grid.weights[:1], grid.shares[-2:], grid.seeds)
+    torch.set_num_threads(given["stage"].get("threads", 1))  # as its base models were trained
     tables, made = out / "tables", out / "baselines" / "made.json"
 
     for world in progress_bar(worlds, desc="worlds"):
         began = time.process_time()
         if world == 0:
-            few = (METHODS[:1], RATES[:1], WEIGHTS[:1], SHARES[-2:])
-            found = chosen(searched(given, *(few if tiny else (METHODS, RATES, WEIGHTS, SHARES))))
+            path, found = tables / "baselines_search.csv", searched(given, methods, grid)
+            if path.is_file():
+                old = pd.read_csv(path)
+                found = pd.concat([found, old[~old["method"].isin(["Retrained", *methods])]])
+            found = chosen(found)
             render.write_table(tables, "baselines_search", found)
             if not tiny:
-                check_edges(found)
+                check_edges(found, GRIDS[profile])
         else:
             search = pd.read_csv(tables / "baselines_search.csv")
-            rows, texts = measured_world(given, world, search[search["chosen"]])
+            points = search[search["chosen"] & search["method"].isin(methods)]
+            rows, texts = measured_world(given, world, points)
             each = guided.merged(tables / "baselines_each.csv", rows)
             render.write_table(tables, "baselines_each", each, caption=EACH_CAPTION)
-            ways = guided.merged(tables / "baselines_texts.csv", texts)
-            render.write_table(tables, "baselines_texts", ways)
-        facts = {f"world {world}": script.made(began)}
+            if len(texts):
+                ways = guided.merged(tables / "baselines_texts.csv", texts)
+                render.write_table(tables, "baselines_texts", ways)
+        some = "" if [*methods] == [*METHODS] else f", {', '.join(methods)}"
+        facts = {f"world {world}{some}": script.made(began)}
         write_json(made, (read_json(made) if made.is_file() else {}) | facts)
 
 
@@ -121,10 +162,7 @@ def part_of_the_way(base: Any, model: Any, share: float) -> Any:
 # ---- the search ----------------------------------------------------------------------------------
 
 
-def searched(
-    profile: profiles.Profile, methods: Sequence[str], rates: Sequence[float],
-    weights: Sequence[float], shares: Sequence[float],
-) -> pd.DataFrame:  # fmt: skip
+def searched(profile: profiles.Profile, methods: Sequence[str], grid: Grid) -> pd.DataFrame:
     """Return the errors of every point in world 0, as means over seeds, and of Retrained."""
     study = guided.opened(profile, 0, SPLIT)
     judge = guided.retrained(study, 0)
@@ -132,17 +170,17 @@ def searched(
     of_floor = summary(floor) | {"leak_se": guided.standard_error(floor["forget"])}
 
     rows: list[dict[str, Any]] = []
-    trainings = [*product(methods, rates, weights, SEEDS)]
+    trainings = [*product(methods, grid.rates, grid.weights, grid.seeds)]
     for method, lr, weight, seed in progress_bar(trainings, desc="trainings"):
         same = {"split": SPLIT, "method": method, "lr": lr, "alpha_r": weight}
         with suppress(Diverged):
             model = trained(study, profile, method, same, seed)
-            for share in shares:
+            for share in grid.shares:
                 [each] = guided.row_errors(study, judge, part_of_the_way(study.base, model, share))
                 rows.append(same | {"a": share} | summary(each))
 
     by = pd.DataFrame(rows).groupby(["split", "method", *DIALS], sort=False)
-    found = by.mean()[by.size() == len(SEEDS)].reset_index()
+    found = by.mean()[by.size() == len(grid.seeds)].reset_index()
     return pd.concat([pd.DataFrame([{"split": SPLIT, "method": "Retrained"} | of_floor]), found])
 
 
@@ -153,11 +191,11 @@ def chosen(search: pd.DataFrame) -> pd.DataFrame:
     return search.assign(chosen=search.index.isin(best))[SEARCH]
 
 
-def check_edges(search: pd.DataFrame) -> None:
+def check_edges(search: pd.DataFrame, grid: Grid = GRIDS["cpu"]) -> None:
     """Raise UserError if the rule chose a point at an end of the grid."""
     for _, row in search[search["chosen"]].iterrows():
-        for dial, grid in zip(DIALS, (RATES, WEIGHTS, SHARES)):
-            if row[dial] in (grid[0], grid[-1]):
+        for dial, values in zip(DIALS, (grid.rates, grid.weights, grid.shares)):
+            if row[dial] in (values[0], values[-1]):
                 raise UserError(f"{row['method']}: {dial} {row[dial]:g}: grow the grid")
 
 
@@ -167,7 +205,8 @@ def check_edges(search: pd.DataFrame) -> None:
 def measured_world(
     profile: profiles.Profile, world: int, points: pd.DataFrame
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return a row for each baseline of a world, and one for each baseline and way of asking.
+    """Return a row for each baseline of a world, and one for each baseline and way of asking; with
+    given base models no free text is written.
 
     points: the chosen rows of the table `baselines_search`.
     """
@@ -177,19 +216,23 @@ def measured_world(
     before = np.array(of_base["retain"]["likeliest"]) == 1  # given word for word
 
     for _, row in points.iterrows():
-        whole = trained(study, profile, row["method"], row, SEEDS[0])
+        whole = trained(study, profile, row["method"], row, guided.SEED)
         model = part_of_the_way(study.base, whole, row["a"])
         name = {"model": f"{row['method']} (least)"}
         [(values, likeliest)] = guided.measures(study, judge, model, UNTILTED)
-        [ways] = guided.free_texts(study, model, UNTILTED)
         values["kept_before"] = likeliest[before].mean() if before.any() else np.nan
-        values["sampled"] = ways[0]["leaks"] / ways[0]["rows"]
+        if not profile["models"]:
+            [ways] = guided.free_texts(study, model, UNTILTED)
+            values["sampled"] = ways[0]["leaks"] / ways[0]["rows"]
+            texts += [same | name | way for way in ways]
         rows.append(same | name | {dial: row[dial] for dial in DIALS} | values)
-        texts += [same | name | way for way in ways]
     return pd.DataFrame(rows, columns=EACH), pd.DataFrame(texts, columns=guided.TEXTS)
 
 
 OPTIONS: script.Options = {
+    "--profile": {"default": "cpu", "choices": [*GRIDS]},
+    "--data": {"help": "folder with TOFU's files, or hub; in place of the profile's"},
+    "--methods": {"nargs": "+", "default": [*METHODS], "choices": METHODS},
     "--worlds": {"type": int, "nargs": "+", "default": [0, 4, 5, 6, 7, 1, 2, 3]},
     "--out": {"type": Path, "default": Path("out/cpu-worlds")},
 } | script.TINY_OPTION

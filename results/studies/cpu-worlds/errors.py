@@ -2,6 +2,8 @@
 
     python results/studies/cpu-worlds/errors.py --worlds 0 1 2 3
     python results/studies/cpu-worlds/errors.py --worlds 4 5 6 7
+    python results/studies/cpu-worlds/errors.py --profile tofu-cpu --data DIR --worlds 0 \
+        --splits forget10 --out results/profiles/tofu-cpu
 
 The paper defines both errors (Eq. 6, 7) and calls them intractable for language models. Here
 retrained models are at hand, so that one of them (seed 1) stands for p_r
@@ -18,7 +20,8 @@ of all 12 (one-sided p = 0.019).
 It writes tables/errors_each.csv with one row for each model, tables/errors.csv with means over
 worlds and 95% intervals, and for each world the errors of every row as errors/worldN.json.gz. A
 world takes about 15 minutes on one core, most of it to train its models, which .t3cache keeps.
---methods T3 leaves the baselines out.
+--methods T3 leaves the baselines out. A profile whose base models are given (DIR has TOFU's files)
+has one world, and of T3 only the settings of Table 5; its table has no means.
 """
 
 import gzip
@@ -29,17 +32,19 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import guided
 import pandas as pd
+import torch
 from matplotlib.figure import Figure
 
 from t3lab import profiles, results, script
 from t3lab.names import SPLITS
-from t3lab.profiles import WORLD, hyper_of
+from t3lab.profiles import hyper_of
 from t3lab.report import render
 from t3lab.report.look import DARK, DOTTED, PALETTE, T3_COLOUR, panels, styled, with_key
 from t3lab.report.order import interval
 from t3lab.study.methods import Subject, subject
-from t3lab.study.study import Study, open_study
+from t3lab.study.study import Study
 from t3lab.study.unlearning_errors import errors_of, rounded
 from t3lib.core.errors import Diverged
 from t3lib.core.files import atomic_write, read_json, write_json
@@ -71,22 +76,27 @@ EACH = (
 MEANS = EACH.replace("judge)", "judge), means over worlds with 95% intervals (Student's t)")
 
 
-def make(worlds: list[int], methods: str, out: Path, tiny: bool) -> None:
+def make(
+    profile: str, data: str | None, worlds: list[int], splits: list[str], methods: str, out: Path,
+    tiny: bool,
+) -> None:  # fmt: skip
     """Measure what the table in `out` does not have, then write both tables.
 
-    methods: separated by commas; "" for all. tiny: models that know nothing, to try the script.
+    data: in place of the profile's. methods: separated by commas; "" for all. tiny: models that
+    know nothing, to try the script.
     """
     results.check_clean(out)
-    profile = profiles.load_profile("cpu")
+    given = profiles.override(profiles.load_profile(profile), data=data, splits=splits)
     if tiny:
-        profile = script.tiny(profile, methods=["Original", "Retrained", "T3"])
-    wanted = methods.split(",") if methods else profile["methods"]
+        given = script.tiny(given, methods=["Original", "Retrained", "T3"])
+    torch.set_num_threads(given["stage"].get("threads", 1))  # as its base models were trained
+    wanted = methods.split(",") if methods else given["methods"]
     table, made = out / "tables" / "errors_each.csv", out / "errors" / "made.json"
     each = pd.read_csv(table) if table.is_file() else pd.DataFrame(columns=COLUMNS + MEASURES)
 
     for world in progress_bar(worlds, desc="worlds"):
         began = time.process_time()
-        rows, values = measured(profile, world, wanted)
+        rows, values = measured(given, world, wanted)
         keep(out / "errors" / f"world{world}.json.gz", values)
 
         others = each[(each["world"] != world) | ~each["method"].isin({row[2] for row in rows})]
@@ -97,6 +107,8 @@ def make(worlds: list[int], methods: str, out: Path, tiny: bool) -> None:
         name = f"world {world}" + (f", {methods}" if len(others[others["world"] == world]) else "")
         facts = {name: script.made(began)}
         write_json(made, (read_json(made) if made.is_file() else {}) | facts)
+    if given["models"]:
+        return
     over_worlds = means(each)
     render.write_table(table.parent, "errors", over_worlds, caption=MEANS)
     render.save_figure(out / "figures" / "errors.svg", figure(over_worlds))
@@ -117,11 +129,9 @@ def measured(
 
     The second is {split: {name of the model: {"forget": …, "retain": …}}}, with six digits.
     """
-    opened = {name: profile[name] for name in WORLD}
-    opened["stage"] = profile["stage"] | {"seed": world}
     rows, values = [], {}
     for split in profile["splits"]:
-        study = open_study(split, **opened)
+        study = guided.opened(profile, world, split)
         values[split] = {}
         for name, model, found in errors_by_model(study, models_of(study, profile, methods)):
             dials = [(model.settings or {}).get(dial) for dial in DIALS]
@@ -153,8 +163,9 @@ def models_of(
 ) -> list[tuple[str, Subject]]:
     """Return (method, model) for all models of a split.
 
-    T3 has its settings of Table 5 (each T with its own learning rate), a weak and a strong head at
-    every T, both also gated, and f^w at T = 1 with the greedy text of the tuned T (w = T).
+    T3 has its settings of Table 5 (each T with its own learning rate). In the built-in worlds it
+    also has a weak and a strong head at every T, both also gated, and f^w at T = 1 with the greedy
+    text of the tuned T (w = T).
     """
     hyper, split = profile["hyper"], study.split
     models = [
@@ -167,14 +178,15 @@ def models_of(
         return models
     tuned = hyper_of(hyper, "T3", split)
     points = [hyper_of(hyper, "T3", split, T) | {"temperature": T} for T in profile["temperatures"]]
-    points += [
-        tuned | {"lr": lr, "temperature": T, "gate": gate}
-        for lr in (WEAK, STRONG)
-        for T in TEMPERATURES
-        for gate in (1.0, GATE)
-        if T > 1 or gate == 1
-    ]
-    points.append(tuned | {"temperature": 1.0, "w": tuned.get("temperature", 1.0)})
+    if not profile["models"]:
+        points += [
+            tuned | {"lr": lr, "temperature": T, "gate": gate}
+            for lr in (WEAK, STRONG)
+            for T in TEMPERATURES
+            for gate in (1.0, GATE)
+            if T > 1 or gate == 1
+        ]
+        points.append(tuned | {"temperature": 1.0, "w": tuned.get("temperature", 1.0)})
     found = {each.key: each for each in (subject(study, "T3", 1, point) for point in points)}
     return [*models, *(("T3", each) for each in found.values())]
 
@@ -229,6 +241,9 @@ def figure(over_worlds: pd.DataFrame) -> Figure:
 
 
 OPTIONS: script.Options = {
+    "--profile": {"default": "cpu"},
+    "--data": {"help": "folder with TOFU's files, or hub; in place of the profile's"},
+    "--splits": {"nargs": "+", "default": [*SPLITS], "choices": SPLITS},
     "--worlds": {"type": int, "nargs": "+", "default": [0, 1, 2, 3, 4, 5, 6, 7]},
     "--methods": {"default": "", "help": "separated by commas (default: all)"},
     "--out": {"type": Path, "default": Path("out/cpu-worlds")},
