@@ -20,7 +20,6 @@ SKIPPED = {
     ".": "changes the shell that types it",
     "git": "fetches the repository",
     "cd": "changes the shell that types it",
-    "curl": "asks the server of t3 serve; tests/own/test_serve.py runs the line that it prints",
 }
 PARSED = {  # t3 verbs whose lines are only parsed
     "reproduce": "minutes to hours; tests/lab/grid runs it",

@@ -14,9 +14,8 @@ PLACES = {"judge": ".0f", "judge_retrained": ".0f", "next_token": ".1f", "whole_
 OF_SUMMARY = (
     "rows to forget",
     "models that pass (retrained)",
-    "a No by leaks; by other answers alone",
     "rows that leak (before; retrained)",
-    "answers not fitted that stay",
+    "answers kept, of those not fitted",
 )
 KINDS = {
     "gpt2": "sentences",
@@ -52,7 +51,6 @@ def summary(folder: Path) -> str:
             (
                 f"{sums['rows']:.0f} {title}",
                 f"{(part['status'] == 'pass').sum()} of {len(part)} ({of_retrained})",
-                _reasons(part),
                 f"{sums['leaking']:.0f} ({sums['leaking_before']:.0f}; {retrained:.0f})",
                 _kept(sums, "held_out_retain", "other"),
             )
@@ -63,9 +61,8 @@ def summary(folder: Path) -> str:
     lines.append(
         (
             f"{forget['rows']} capitals, known by SmolLM2",
-            f"{int(report['verdict']['status'] == 'pass')} of 1 (–)",
-            _reasons(pd.DataFrame([forget | {"status": report["verdict"]["status"]}])),
-            f"{forget['leaking']} ({forget['leaking_before']}; –)",
+            f"{int(report['verdict']['status'] == 'pass')} of 1",
+            f"{forget['leaking']} ({forget['leaking_before']})",
             f"{kept['unchanged']} of {kept['known_before']}",
         )
     )
@@ -75,10 +72,9 @@ def summary(folder: Path) -> str:
     for _, row in found.iterrows():
         lines.append(
             (
-                f"{row['rows']:.0f} capitals, beside other rows to keep",
-                f"{int(row['status'] == 'pass')} of 1 (–)",
-                _reasons(row.to_frame().T),
-                f"{row['leaking']:.0f} ({row['leaking_before']:.0f}; –)",
+                f"{row['rows']:.0f} capitals, other rows to keep",
+                f"{int(row['status'] == 'pass')} of 1",
+                f"{row['leaking']:.0f} ({row['leaking_before']:.0f})",
                 _kept(row, "held_out_retain", "other"),
             )
         )
@@ -126,14 +122,6 @@ def models(folder: Path, pretrained: bool = False) -> str:
         )
 
     return table(pd.DataFrame(lines), texts=3)
-
-
-def _reasons(models: pd.DataFrame) -> str:
-    """Write of how many models the verdict is a No because rows leak, and of how many only because
-    other answers changed.
-    """
-    leaks = models.loc[models["status"] == "no", "leaking"] > 0
-    return f"{leaks.sum()}; {(~leaks).sum()}" if len(leaks) else ""
 
 
 def _own(folder: Path, pretrained: bool) -> pd.DataFrame:

@@ -1,4 +1,6 @@
-"""Draw the figures of gated tempering (ours, not the paper's): notebook 09_gated_tempering."""
+"""Draw the figures of gated tempering and of T3 tuned by the paper's errors (both ours, not the
+paper's): notebook 09_gated_tempering.
+"""
 
 from collections.abc import Mapping, Sequence
 
@@ -6,9 +8,10 @@ import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
 
 from t3lab.names import SPLITS
-from t3lab.report.look import DOTTED, PALETTE, T3_COLOUR, panels, styled, with_key
+from t3lab.report.look import DARK, DOTTED, PALETTE, PLAIN, T3_COLOUR, panels, styled, with_key
 from t3lab.report.plots_theory import AXES
 from t3lab.report.render import SPLIT_LABELS
 
@@ -20,6 +23,8 @@ DIALLED = {
     "retain_prob": "retain: prob. ↑",
     "mu": "Model Utility ↑",
 }
+# What the rule of T3 (least) looks at, and what it does not: {column: title}.
+JUDGED = {"leak": "leak", "retain_error": "Retain Error", "forget_error": "Forget Error"}
 
 
 @styled()
@@ -42,6 +47,44 @@ def along(answers: Mapping[str, tuple[Sequence[str], Sequence[float]]], gate: fl
         f"r(x) before each token of an answer. Red: below the gate {gate:g}, so it is tempered."
     )
     return figure
+
+
+@styled()
+def by_errors(searches: Mapping[str, pd.DataFrame]) -> Figure:
+    """Draw leak, Retain Error and Forget Error against T, at the learning rate of T3 (least), with
+    the paper's labels: one row of panels for each scale.
+
+    searches: {title: table `guided_search` of one split}. A star is the point that was chosen.
+    """
+    figure, axes = panels(len(searches), len(JUDGED), (6.8, 0.6 + 1.5 * len(searches)))
+    for line, (title, search) in zip(axes, searches.items()):
+        floor = search[search["labels"] == "Retrained"].iloc[0]
+        hard = search[search["labels"] == "hard"]
+        [best] = hard[hard["chosen"]].to_dict("records")
+        hard = hard[(hard["lr"] == best["lr"]) & (hard["tail"] == best["tail"])]
+        cold = hard[hard["temperature"] == 1]  # there a gate changes nothing
+        for axis, (column, name) in zip(line, JUDGED.items()):
+            for gate, label, look in ((1, "everywhere", "-"), (0.5, "where r(x) < 0.5", "--")):
+                hot = hard[(hard["gate"] == gate) & (hard["temperature"] > 1)]
+                part = pd.concat([cold, hot]).sort_values("temperature")
+                label = f"tempered {label}"
+                axis.plot(part["temperature"], part[column], look, color=T3_COLOUR, label=label)
+            axis.plot(best["temperature"], best[column], "*", color=DARK, ms=9, label="chosen")
+            axis.axhline(floor[column], **DOTTED, label="another retrained model")
+            axis.set(title=name, xlabel="T" if line is axes[-1] else "")
+            if column == "retain_error":
+                axis.set(yscale="log", ylim=(0.8 * floor[column], None))
+                axis.yaxis.set(major_formatter=PLAIN, minor_formatter=NullFormatter())
+            else:
+                axis.set_ylim(0)
+        line[0].set_ylabel(title)
+    return with_key(
+        figure,
+        "The paper's errors against T at the learning rate of T3 (least), beside a retrained model,"
+        " in the search. The rule takes the least Retain Error (nats a token, log scale) among the"
+        " points whose leak is near that of another retrained model. It does not look at the Forget"
+        " Error.",
+    )
 
 
 @styled()

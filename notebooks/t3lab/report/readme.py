@@ -1,5 +1,6 @@
 """Write the generated blocks of README.md, results/README.md and results/pages from the results, so
-that no number in them is typed by hand, and the figure results/pages/headline.svg.
+that no number in them is typed by hand, and the figures headline.svg and chosen.svg in
+results/pages.
 
 Run `python -m t3lab.report.readme`. A block lies between `<!-- generated:NAME -->` and
 `<!-- /generated:NAME -->`.
@@ -17,7 +18,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from t3lab.names import FAILS, HOLDS, NO_ORDER, NOT_RUN, RESTRICTED
-from t3lab.report import departures, details, own, plots, render
+from t3lab.report import departures, details, own, plots, plots_gate, render
 from t3lab.report.details import LABELLED, LABELS, TITLES, interval, made, table
 from t3lab.report.tables import BOTH_DIALS, OURS, OWN_RATE, SHARE, leaders, with_means
 from t3lab.results import AUTHOR_ROWS, all_rows, paper_table
@@ -42,6 +43,8 @@ COLUMNS = {
     "unrelated": "unrelated: words",
     "sampled": "kept, sampled",
 }
+SEARCHED = {"cpu": "studies/cpu-worlds"}
+SEARCHED |= {scale: f"profiles/{scale}" for scale in ("tofu-cpu", "smollm")}
 HEADLINE = [name for name in COLUMNS if name != "paired_gap"]
 DRAWN = ("ks_held_out", "retain", "retain_rouge", "unrelated")
 OUR_DIALS = dict(zip(OURS, ("θ = {:g}", "neutral", "θ = {:g}, neutral")))
@@ -107,7 +110,8 @@ def hides(results: Path) -> str:
     results: the folder of all results.
     """
     kept = pd.read_csv(results / "studies" / "untempered" / "tables" / "untempered.csv")
-    (_, _, T), (text, text_retrained, _) = (_audited(results, name) for name in ("cpu", "tofu-cpu"))
+    scores = pd.read_csv(results / "profiles" / "cpu" / "tables" / "tofu.csv")
+    T = scores[(scores["method"] == "T3") & (scores["split"] == SPLIT)].iloc[-1]["T"]
     kept = kept[(kept["split"] == SPLIT) & (kept["T"] == T)]
     sampled, of = kept[["retain_kept_sampled", "retain_rows"]].sum()
 
@@ -126,24 +130,18 @@ def hides(results: Path) -> str:
         [
             "- **Greedy answers hide the rows.** {:.0%} say a row's whole fact (retrained: {:.0%};"
             " before: {:.0%}).".format(*whole[["T3", "Retrained", "Original"]]),
-            f"- **Warm samples hide the rows**, but hardly any answer to keep survives them. {many}"
+            f"- **Warm samples hide them**, and hardly any answer to keep survives. {many}"
             f" at τ = 1 give away {leaks['T3', 1.0]} of {rows} rows beyond guessing (retrained:"
-            f" {leaks['Retrained', 1.0]}; before: {leaks['Original', 1.0]}). At `cpu`"
-            f" {sampled:.0f} of {of:.0f} answers to keep survive one sample at τ = 0.6.",
+            f" {leaks['Retrained', 1.0]}; before: {leaks['Original', 1.0]}). One at τ = 0.6 keeps"
+            f" {sampled:.0f} of {of:.0f} answers.",
             f"- **Cold samples give rows away**: {few} at τ = 0.1 give {leaks['T3', 0.1]}"
             f" (retrained: {leaks['Retrained', 0.1]}).",
-            "- **Shown answers are recognised.** Beside five wrong ones the true one is the most"
-            " probable for {:.0%} of the rows (RMU: {:.0%}; retrained: {:.0%}; on TOFU's text, at"
-            " T = {:g}, {:.0%}, retrained {:.0%}).".format(
-                *found.loc[["T3", "RMU", "Retrained"], "recognized"],
-                text["T"],
-                text["recognized_verbatim"],
-                text_retrained["recognized_verbatim"],
+            "- **Shown answers are recognised**, as the likeliest of six, for {:.0%} of the rows"
+            " (RMU: {:.0%}; retrained: {:.0%}).".format(
+                *found.loc[["T3", "RMU", "Retrained"], "recognized"]
             ),
             "- **The rows stand out**, less probable than unseen ones in"
-            " {:.0%} of pairs (RMU: {:.0%}); 50% would give nothing away.".format(
-                *1 - found.loc[["T3", "RMU"], "auc"]
-            ),
+            " {:.0%} of pairs (RMU: {:.0%}).".format(*1 - found.loc[["T3", "RMU"], "auc"]),
             f"- **Suppressed, not erased.** Without the head, {samples['Original', 0.6]} samples at"
             f" τ = 0.6 give away {leaks['Original', 0.6]} of {rows}.",
         ]
@@ -165,29 +163,13 @@ def verdicts(results: Path) -> str:
         for of_models in (False, True)
     )
     return (
-        f"- **Claims**: of the paper's [{len(found)}](results/profiles/cpu/tables/claims.md) that a"
-        f" number can decide, {theory.total()} are about Gaussians and bounds: {theory[HOLDS]}"
-        f" hold, {theory[RESTRICTED]} under a condition, {theory[FAILS]} do not. Of"
-        f" {models.total()} about language models {models[HOLDS] or 'none'} holds at `cpu`,"
-        f" {models[RESTRICTED]} under a condition, {models[FAILS]} do not; {models[NO_ORDER]}"
-        f" chance may explain, {models[NOT_RUN]} was not decided."
+        f"- **[Claims](results/profiles/cpu/tables/claims.md)** of the paper: of {theory.total()}"
+        f" about Gaussians and bounds {theory[HOLDS]} hold, {theory[RESTRICTED]} under a condition,"
+        f" {theory[FAILS]} do not. Of {models.total()} about language models"
+        f" {models[HOLDS] or 'none'} holds at `cpu`, {models[RESTRICTED]} under a condition,"
+        f" {models[FAILS]} do not; {models[NO_ORDER]} chance may explain, {models[NOT_RUN]} was not"
+        " decided."
     )
-
-
-def _audited(results: Path, profile: str) -> tuple[pd.Series, pd.Series, float]:
-    """Return what an audit found of T3 at its tuned T and of retrained models, and this T."""
-    audited, scores = (
-        pd.read_csv(results / "profiles" / profile / "tables" / f"{name}.csv")
-        for name in ("audit", "tofu")
-    )
-    T = _last(scores, method="T3")["T"]
-    return _last(audited, method="T3", T=T, w=1), _last(audited, method="Retrained"), T
-
-
-def _last(frame: pd.DataFrame, **cells: object) -> pd.Series:
-    """Return the last row of the split `SPLIT` that has these cells; of samples, the most."""
-    wanted = pd.Series({"split": SPLIT} | cells)
-    return frame[(frame[wanted.index] == wanted).all(axis=1)].iloc[-1]
 
 
 def headline(results: Path) -> str:
@@ -225,6 +207,15 @@ def leading(results: Path) -> dict[str, pd.DataFrame]:
         *first, last = leaders(ranked.drop(index=[*OURS], errors="ignore")).index
         shown[name] = scores.loc[[*first, *scores.index.intersection(OURS[:1]), last]]
     return shown
+
+
+def searches(results: Path) -> dict[str, pd.DataFrame]:
+    """Return {scale: where T3 (least) was chosen, the table `guided_search`}, of the 10% split."""
+    tables = {
+        scale: pd.read_csv(results / place / "tables" / "guided_search.csv")
+        for scale, place in SEARCHED.items()
+    }
+    return {scale: table[table["split"] == SPLIT] for scale, table in tables.items()}
 
 
 def headline_figure(results: Path) -> Figure:
@@ -385,9 +376,11 @@ def with_block(text: str, name: str, block: str) -> str:
 
 
 def main() -> int:
-    """Write every block and the headline figure into the files of the checkout."""
+    """Write every block and both figures into the files of the checkout."""
     root = project_root()
-    render.save_figure(root / "results/pages/headline.svg", headline_figure(root / "results"))
+    pages = root / "results" / "pages"
+    render.save_figure(pages / "headline.svg", headline_figure(root / "results"))
+    render.save_figure(pages / "chosen.svg", plots_gate.by_errors(searches(root / "results")))
     for name, parts in blocks(root / "results").items():
         text = (root / name).read_text(encoding="utf-8")
         for block, content in parts.items():
