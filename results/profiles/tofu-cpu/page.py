@@ -1,16 +1,17 @@
-"""What results/pages shows of the paper's errors on TOFU's text (10% split): profiles tofu-cpu and
-smollm.
-"""
+"""What results/pages shows of the paper's errors on TOFU's text: profiles tofu-cpu and smollm."""
 
 from pathlib import Path
 
 import pandas as pd
 
-from t3lab.report.details import LABELS, shown
+from t3lab.report.details import LABELLED, LABELS, shown
 
-# End of a block's name -> profile, and the learning rate at which T varies: Forget Quality chose it
-# at T = 1 (at tofu-cpu at T = 2, too).
-PROFILES = {"tofu": ("tofu-cpu", 4e-2), "smollm": ("smollm", 2e-2)}
+# End of a block's name -> profile, and the learning rates at which T varies: Forget Quality chose
+# them at T = 1 (at tofu-cpu at T = 2, too).
+PROFILES = {
+    "tofu": ("tofu-cpu", {"forget10": 4e-2}),
+    "smollm": ("smollm", {"forget05": 1e-2, "forget10": 2e-2}),
+}
 ERRORS = {
     "Forget Error": "forget_error",
     "leak": "leak",
@@ -36,30 +37,50 @@ KINDS |= {"pretrained": "T3 (guided, pretrained)"}
 def blocks(results: Path) -> dict[str, str]:
     """Return the generated blocks, for each END of `PROFILES`. errors_END: T3's errors at every T
     that was searched, with the paper's labels. guided_END: the settings that the errors chose, with
-    each kind of labels. guided_END_second: these settings beside the other retrained model.
+    each kind of labels. guided_END_second: these settings beside the other retrained model, and
+    baselines that the same rule chose. errors_tofu_methods: every method as Forget Quality chose
+    it, beside that model.
     """
     found = {}
-    for end, (profile, rate) in PROFILES.items():
+    for end, (profile, rates) in PROFILES.items():
         tables = results / "profiles" / profile / "tables"
-        search = pd.read_csv(tables / "guided_search.csv")
-        floor = search[search["labels"] == "Retrained"]
+        search, by_t, chosen = pd.read_csv(tables / "guided_search.csv"), [], []
+        for split, rate in rates.items():
+            part = search[search["split"] == split]
+            floor, hard = part[part["labels"] == "Retrained"], part[part["labels"] == "hard"]
+            plain = (hard["gate"] == 1) & (hard["tail"] == 0) | (hard["temperature"] == 1)
+            own_rate = hard[plain & (hard["lr"] == rate)].sort_values("temperature")
+            by_t += [floor, own_rate]
+            chosen += [floor, part[part["chosen"]]]
 
-        plain = (search["labels"] == "hard") & (search["gate"] == 1) & (search["tail"] == 0)
-        cold = (search["labels"] == "hard") & (search["temperature"] == 1)
-        by_t = search[(plain | cold) & (search["lr"] == rate)].sort_values("temperature")
-        names = [LABELS["Retrained"], *(f"T3, T = {T:g}" for T in by_t["temperature"])]
-
-        chosen = pd.concat([floor, search[search["chosen"]]])
+        at_t, picked = pd.concat(by_t), pd.concat(chosen)
+        names = [
+            LABELS["Retrained"] if pd.isna(T) else f"T3, T = {T:g}" for T in at_t["temperature"]
+        ]
         dials = {
-            title: [f"{value:g}" if pd.notna(value) else "" for value in chosen[dial]]
+            title: [f"{value:g}" if pd.notna(value) else "" for value in picked[dial]]
             for title, dial in DIALS.items()
         }
         found |= {
-            f"errors_{end}": shown(pd.concat([floor, by_t]), {"": names} | ERRORS),
-            f"guided_{end}": shown(chosen, {"": chosen["labels"].map(KINDS)} | dials | ERRORS),
+            f"errors_{end}": lines(at_t, names, ERRORS),
+            f"guided_{end}": lines(picked, picked["labels"].map(KINDS), dials | ERRORS),
         }
-        second = pd.read_csv(tables / "guided_each.csv").dropna(axis=1, how="all")
+
+        second = pd.read_csv(tables / "guided_each.csv")
+        if (tables / "baselines_each.csv").is_file():
+            second = pd.concat([second, pd.read_csv(tables / "baselines_each.csv")])
+        second = second.sort_values("split", kind="stable").dropna(axis=1, how="all")
         measured = {title: name for title, name in SECOND.items() if name in second}
-        names = second["model"].replace(LABELS)
-        found[f"guided_{end}_second"] = shown(second, {"": names} | measured)
-    return found
+        found[f"guided_{end}_second"] = lines(second, second["model"].replace(LABELS), measured)
+
+    each = pd.read_csv(results / "profiles" / "tofu-cpu" / "tables" / "errors_each.csv")
+    each = each[(each["method"] != "T3") | (each["temperature"] == 2)]  # as Forget Quality chose
+    named = each["method"].replace(LABELS)
+    return found | {"errors_tofu_methods": lines(each, named, ERRORS | {"kept": "kept"})}
+
+
+def lines(rows: pd.DataFrame, names: object, columns: dict[str, object]) -> str:
+    """Write a table with a name for each row; with the split, if there is more than one."""
+    splits = rows["split"].map(LABELLED)
+    first: dict[str, object] = {"": names} | ({"split": splits} if splits.nunique() > 1 else {})
+    return shown(rows, first | columns, texts=len(first))

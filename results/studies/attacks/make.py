@@ -10,7 +10,8 @@ The attacker has the weights of a model that unlearned one split, or asks it in 
 - quantisation: its weights are rounded to 8 and to 4 bits.
 - asking: its greedy answers are searched for the forgotten facts, for several ways of asking.
 
-T3 is also attacked without tempering and with a gate (`VARIANTS`).
+T3 is also attacked without tempering and with a gate, and with settings that the paper's errors
+chose (`VARIANTS`; the last with --methods "T3 (least)").
 
 These make the table `recover`. With the built-in world there is a table `requests` as well: the
 last 1, 2, 4 and 8 authors of a world of 80 ask to be forgotten, by one head for all of them or by
@@ -68,8 +69,10 @@ from t3lib.tofu.metrics import by_column, forget_quality, truth_ratio
 VARIANTS: dict[str, dict[str, Any]] = {
     "T3 (T = 1)": {"temperature": 1.0},  # and the learning rate that was chosen for it
     "T3 (gated)": {"gate": 0.9},  # ours, not the paper's
+    # what the paper's errors chose at cpu on the 5% split (cpu-worlds/guided.py); only where named
+    "T3 (least)": {"lr": 4e-2, "temperature": 1.1},
 }
-METHODS = ["Original", "Retrained", "RMU", "WGA", "NPO", "SimNPO", "T3", *VARIANTS]
+METHODS = ["Original", "Retrained", "RMU", "WGA", "NPO", "SimNPO", "T3", *[*VARIANTS][:2]]
 # steps: of relearning. bits: of a weight; 32 stands for the weights as they are. samples: answers
 # to each question. authors: how many ask to be forgotten. of_authors: of how many in the world.
 FULL = {
