@@ -250,8 +250,8 @@ def make(
             each = each.assign(missed=missed(each))
             render.write_table(tables, "guided_each", each, caption=EACH_CAPTION)
             render.write_table(tables, "guided_texts", texts)
-        some = f", {', '.join(kinds)}" if kinds and world == 0 else ""
-        facts = {f"world {world}, {rule}{some}": script.made(began)}
+        some = [*([] if [*splits] == [*SPLITS] else splits), *(kinds or () if world == 0 else ())]
+        facts = {f"world {world}, {', '.join([rule, *some])}": script.made(began)}
         write_json(made, (read_json(made) if made.is_file() else {}) | facts)
     if not given["models"] and (tables / "guided_each.csv").is_file():
         each = pd.read_csv(tables / "guided_each.csv")
