@@ -14,20 +14,21 @@ import pytest
 from conftest import ROOT
 
 FOLDER = ROOT / "results" / "studies" / "cpu-worlds"
+TOFU = ROOT / "results" / "profiles" / "tofu-cpu"
 NAMES = {"forget": ("forget_error", "leak", "total_variation"), "retain": ("retain_error",)}
 SPREAD = {"forget": "recited", "retain": "kept"}
 
 
 @cache
-def table(name):
-    with open(FOLDER / "tables" / f"{name}.csv", encoding="utf-8", newline="") as handle:
+def table(name, folder=FOLDER):
+    with open(folder / "tables" / f"{name}.csv", encoding="utf-8", newline="") as handle:
         return list(csv.DictReader(handle))
 
 
 @cache
-def rows_of(world):
+def rows_of(world, folder=FOLDER):
     """{split: {model: {"forget" or "retain": {measure: a number for each row}}}}"""
-    return json.loads(gzip.decompress((FOLDER / "errors" / f"world{world}.json.gz").read_bytes()))
+    return json.loads(gzip.decompress((folder / "errors" / f"world{world}.json.gz").read_bytes()))
 
 
 def name_of(row):
@@ -37,10 +38,10 @@ def name_of(row):
     return ", ".join([row["method"], *dials])
 
 
-def again(row):
+def again(row, folder=FOLDER):
     """The measures of a row of errors_each from the numbers of its rows."""
     found = {}
-    for part, values in rows_of(row["world"])[row["split"]][name_of(row)].items():
+    for part, values in rows_of(row["world"], folder)[row["split"]][name_of(row)].items():
         tokens = np.array(values["tokens"])
         for name in NAMES[part]:
             found[name] = (tokens * values[name]).sum() / tokens.sum()
@@ -48,16 +49,19 @@ def again(row):
     return found
 
 
-def test_every_row_of_the_table_is_that_of_the_files():
-    rows = table("errors_each")
+@pytest.mark.parametrize("folder", [FOLDER, TOFU], ids=lambda folder: folder.name)
+def test_every_row_of_the_table_is_that_of_the_files(folder):
+    rows = table("errors_each", folder)
     for row in rows:
-        found = again(row)
+        found = again(row, folder)
         assert len(found) == 6
         for name, value in found.items():
             assert float(row[name]) == pytest.approx(value, rel=1e-4, abs=1e-6), (name, row)
-    assert {row["world"] for row in rows} == {*map(str, range(12))} and len(rows) > 400
-    for world in range(12):
-        assert len(rows_of(str(world))["forget10"]["Original"]["forget"]["tokens"]) == 80
+    worlds, n, least = (range(12), 80, 400) if folder == FOLDER else (range(1), 400, 10)
+    assert {row["world"] for row in rows} == {*map(str, worlds)} and len(rows) > least
+    for world in worlds:
+        of_base = rows_of(str(world), folder)["forget10"]["Original"]
+        assert len(of_base["forget"]["tokens"]) == n
 
 
 def test_the_means_over_worlds():
@@ -92,6 +96,39 @@ def test_the_named_hypothesis_as_the_page_prints_it():
         in text
     )
     assert f"and in {sum(seen)} of the {len(seen)} others" in text
+
+
+def test_controls_have_the_errors_of_the_tables_that_other_scripts_wrote():
+    """Of each world: the base, T3 and RMU of errors_each, and T3 (least) of guided_each. What
+    refuses has the base's Retain Error and no leak.
+    """
+    controls = {
+        (row["world"], row["model"]): row for row in table("controls") if row["fitted"] == "1"
+    }
+    errors = {
+        (row["world"], row["method"], row["lr"], row["temperature"]): row
+        for row in table("errors_each")
+        if row["split"] == "forget10" and row["w"] in ("", "1.0") and row["gate"] in ("", "1.0")
+    }
+    guided = {
+        (row["world"], row["model"]): row
+        for row in table("guided_each")
+        if row["split"] == "forget10"
+    }
+    for n in range(1, 8):
+        world = str(n)
+        pairs = [(controls[world, m], errors[world, m, "", ""]) for m in ("Original", "RMU")]
+        pairs.append((controls[world, "T3"], errors[world, "T3", "0.005", "3.0"]))
+        pairs.append((controls[world, "T3 (least)"], guided[world, "T3 (least)"]))
+        for found, wanted in pairs:
+            for name in (*NAMES["forget"], *NAMES["retain"]):
+                assert float(found[name]) == pytest.approx(float(wanted[name]), rel=1e-4, abs=1e-6)
+        refused, hot = controls[world, "Refused"], controls[world, "T3"]
+        assert refused["retain_error"] == controls[world, "Original"]["retain_error"]
+        assert float(refused["leak"]) == 0
+        # the mean of p_ret, and that of |p_ret - p| where p is small: as near as p is
+        gap = float(refused["forget_error"]) - float(hot["forget_error"])
+        assert -float(hot["leak"]) - 1e-6 <= gap <= 0.1
 
 
 def test_what_a_file_has_of_other_models_stays(tmp_path, monkeypatch):

@@ -109,41 +109,33 @@ def hides(results: Path) -> str:
 
     results: the folder of all results.
     """
-    kept = pd.read_csv(results / "studies" / "untempered" / "tables" / "untempered.csv")
-    scores = pd.read_csv(results / "profiles" / "cpu" / "tables" / "tofu.csv")
-    T = scores[(scores["method"] == "T3") & (scores["split"] == SPLIT)].iloc[-1]["T"]
-    kept = kept[(kept["split"] == SPLIT) & (kept["T"] == T)]
-    sampled, of = kept[["retain_kept_sampled", "retain_rows"]].sum()
-
     folder = results / "studies" / "cpu-worlds" / "tables"
     worlds = pd.read_csv(folder / "worlds.csv").query("measure == 'facts' and split == @SPLIT")
     whole = worlds.set_index("method")["mean"]
-    each, rivals, texts = (
-        pd.read_csv(folder / f"{name}.csv").query("split == @SPLIT and world > 0")
-        for name in ("guided_each", "rivals_each", "guided_texts")
+    each, rivals, texts, asked = (
+        pd.read_csv(folder / f"{name}.csv").query("split == @SPLIT and 1 <= world <= 7")
+        for name in ("guided_each", "rivals_each", "guided_texts", "rivals_texts")
     )
     found = pd.concat([each, rivals]).groupby("model")[["recognized", "auc"]].mean()
+    asked = pd.concat([texts, asked]).query("way == 'in 13 other ways'")
+    ways = (asked["leaks"] / asked["rows"]).groupby(asked["model"]).mean()
     texts = texts[texts["way"] == "as it stands"].groupby(["model", "tau"])
     rows, leaks, samples = texts["rows"].sum().max(), texts["leaks"].sum(), texts["samples"].first()
     many, few = (samples["T3", tau] for tau in (1.0, 0.1))
     return "\n".join(
         [
-            "- **Greedy answers hide the rows.** {:.0%} say a row's whole fact (retrained: {:.0%};"
-            " before: {:.0%}).".format(*whole[["T3", "Retrained", "Original"]]),
-            f"- **Warm samples hide them**, and hardly any answer to keep survives. {many}"
-            f" at τ = 1 give away {leaks['T3', 1.0]} of {rows} rows beyond guessing (retrained:"
-            f" {leaks['Retrained', 1.0]}; before: {leaks['Original', 1.0]}). One at τ = 0.6 keeps"
-            f" {sampled:.0f} of {of:.0f} answers.",
-            f"- **Cold samples give rows away**: {few} at τ = 0.1 give {leaks['T3', 0.1]}"
-            f" (retrained: {leaks['Retrained', 0.1]}).",
-            "- **Shown answers are recognised**, as the likeliest of six, for {:.0%} of the rows"
-            " (RMU: {:.0%}; retrained: {:.0%}).".format(
-                *found.loc[["T3", "RMU", "Retrained"], "recognized"]
-            ),
-            "- **The rows stand out**, less probable than unseen ones in"
+            "- **Greedy answers, asked as learned, hide the rows**: {:.0%} say the whole fact"
+            " (before: {:.0%}).".format(*whole[["T3", "Original"]])
+            + " In 13 other ways {:.0%} leak (RMU: {:.0%}).".format(*ways[["T3", "RMU"]]),
+            f"- **Warm samples hide them**: {many} at τ = 1 give away {leaks['T3', 1.0]} of"
+            f" {rows} rows (before: {leaks['Original', 1.0]}), but hardly any answer to keep"
+            " survives.",
+            f"- **Cold samples do not**: {few} at τ = 0.1 give {leaks['T3', 0.1]} (retrained:"
+            f" {leaks['Retrained', 0.1]}).",
+            "- **A learned answer is recognised** among six for {:.0%} of the rows (RMU: {:.0%};"
+            " retrained: {:.0%}).".format(*found.loc[["T3", "RMU", "Retrained"], "recognized"]),
+            "- **That a row was forgotten shows**: it is less probable than unseen ones in"
             " {:.0%} of pairs (RMU: {:.0%}).".format(*1 - found.loc[["T3", "RMU"], "auc"]),
-            f"- **Suppressed, not erased.** Without the head, {samples['Original', 0.6]} samples at"
-            f" τ = 0.6 give away {leaks['Original', 0.6]} of {rows}.",
         ]
     )
 

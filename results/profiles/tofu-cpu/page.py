@@ -73,7 +73,10 @@ def blocks(results: Path) -> dict[str, str]:
         measured = {title: name for title, name in SECOND.items() if name in second}
         found[f"guided_{end}_second"] = lines(second, second["model"].replace(LABELS), measured)
 
-    each = pd.read_csv(results / "profiles" / "tofu-cpu" / "tables" / "errors_each.csv")
+    path = results / "profiles" / "tofu-cpu" / "tables" / "errors_each.csv"
+    if not path.is_file():
+        return found
+    each = pd.read_csv(path)
     each = each[(each["method"] != "T3") | (each["temperature"] == 2)]  # as Forget Quality chose
     named = each["method"].replace(LABELS)
     return found | {"errors_tofu_methods": lines(each, named, ERRORS | {"kept": "kept"})}

@@ -58,11 +58,11 @@ AGAINST: dict[str, Any] = {
 # Differences in the same world.
 MINUS = (("T3", "RMU"), (LEAST, "RMU (least)"), (LEAST, "WGA (least)"))
 # Of these README shows a few.
-IN_SHORT = (LABELS["Original"], "**T3**", LEAST, "RMU", "RMU (least)", LABELS["Retrained"])
-IN_SHORT += tuple(f"{one} minus {other}" for one, other in MINUS[:2])
-SHORT = ("D", "Forget Error", "leak", "Retain Error", "word for word", "other ways")
+IN_SHORT = (LABELS["Original"], "**T3**", LEAST, "RMU", "RMU (least)", "WGA (least)")
+IN_SHORT += (LABELS["Retrained"], *(f"{one} minus {other}" for one, other in MINUS))
+SHORT = ("D", "Forget Error", "leak", "Retain Error", "word for word", "not fitted", "other ways")
 # Measures with their titles: of the table `worlds`, and of the paper's errors.
-COLUMNS = {"D": "ks_held_out", "score": "retain"}
+COLUMNS = {"D": "ks_held_out", "words": "mu_rouge", "score": "retain"}
 OTHER_WAYS = ("other ways", "told in other ways")  # rows to forget that leak, facts to keep
 JUDGED = {
     "Forget Error": "forget_error",
@@ -70,6 +70,11 @@ JUDGED = {
     "Retain Error": "retain_error",
     "word for word": "kept",
 }
+# Controls: models by their names, and measures where the evaluated rows to keep were not fitted.
+CONTROLS = {"Refused": "a list that refuses", "Original": LABELS["Original"]}
+CONTROLS |= {name: name for name in ("T3", LEAST, "RMU", "RMU (least)", "WGA (least)")}
+CONTROLS |= {"Retrained": LABELS["Retrained"]}
+HELD_OUT = {"Retain Error, not fitted": "retain_error", "not fitted": "kept_before"}
 GUIDED = {  # (rule, labels): the model's name
     ("chosen", "hard"): "T3 (least)",
     ("margin", "hard"): "T3 (least, margin)",
@@ -158,6 +163,7 @@ def blocks(results: Path) -> dict[str, str]:
             "errors_free": free(pd.read_csv(tables / "doubts_free.csv")),
             "errors_identified": identified(pd.read_csv(tables / "identified.csv")),
         }
+        | {"controls": controls(tables)}
         | guided(tables)
         | rivals(tables)
         | {"choice": choice(results)}
@@ -169,13 +175,14 @@ def against(tables: Path) -> pd.DataFrame:
     half a 95% interval, and the same of the differences `MINUS` in a world. WGA as Forget Quality
     chose it was not asked in other ways.
     """
-    worlds, errors, guided, baselines, kept, *texts = (
+    worlds, errors, guided, baselines, kept, held_out, *texts = (
         pd.read_csv(tables / f"{name}.csv").query("split == 'forget10' and world in @WORLDS")
         for name in (
             *("worlds_each", "errors_each", "guided_each", "baselines_each", "kept_ways"),
-            *("guided_texts", "rivals_texts", "baselines_texts"),
+            *("controls", "guided_texts", "rivals_texts", "baselines_texts"),
         )
     )
+    held_out = held_out[(held_out["fitted"] == 0) | held_out["model"].isin([*LABELS])]
     told = pd.concat(texts)
     told = told[told["way"].str.fullmatch(OTHERWISE)]
     told = told.assign(share=told["leaks"] / told["rows"])
@@ -193,6 +200,7 @@ def against(tables: Path) -> pd.DataFrame:
         parts += [
             (told[told["model"] == name], {"other ways": "share"}),
             (kept[kept["model"] == name], {"told in other ways": "said"}),
+            (held_out[held_out["model"] == name], HELD_OUT),
         ]
         found[name] = {
             title: part.groupby("world")[measure].mean()
@@ -210,8 +218,24 @@ def against(tables: Path) -> pd.DataFrame:
         cells = {title: plus_minus(*mean_interval(gap), "+.2f") for title, gap in gaps.items()}
         lines.append({"`cpu`, 10% split": f"{one} minus {other}"} | cells)
     shown = pd.DataFrame(lines).replace(LABELS).fillna("")
-    order = [shown.columns[0], "D", *JUDGED, *[*COLUMNS][1:], *OTHER_WAYS]
+    order = [shown.columns[0], "D", *JUDGED, *HELD_OUT, *[*COLUMNS][1:], *OTHER_WAYS]
     return shown[order]
+
+
+def controls(tables: Path) -> str:
+    """Write the controls of studies/cpu-worlds/controls.py, as means over worlds with half a 95%
+    interval: the paper's errors and what is kept, of methods that were fitted on the evaluated rows
+    to keep, and of the same without them.
+    """
+    each, lines = pd.read_csv(tables / "controls.csv"), []
+    for name, shown_as in CONTROLS.items():
+        line = {"": shown_as}
+        for fitted, columns in ((1, JUDGED | {"word for word": "kept_before"}), (0, HELD_OUT)):
+            part = each[(each["model"] == name) & (each["fitted"] == fitted)].set_index("world")
+            cells = {title: mean_interval(part[column]) for title, column in columns.items()}
+            line |= {title: plus_minus(*cell) if len(part) else "" for title, cell in cells.items()}
+        lines.append(line)
+    return table(pd.DataFrame(lines))
 
 
 def in_short(lines: pd.DataFrame) -> pd.DataFrame:

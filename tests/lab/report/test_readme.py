@@ -123,7 +123,7 @@ def test_the_sentence_about_forget_quality_is_that_of_the_worlds():
     each = pd.concat(each).query("split == @SPLIT and 1 <= world <= 7 and forget_quality < 0.05")
     counts = each.groupby("model")["world"].nunique()
     [count] = {counts["T3 (least)"], counts["RMU (least)"]}
-    told = f"rejects each *least* in {count} of 7 worlds."
+    told = f"rejects T3 and RMU (least) in {count} of 7 worlds each."
     assert told in " ".join(TEXTS[ROOT / "README.md"].split())
 
 
@@ -144,19 +144,18 @@ def test_the_first_finding_is_that_of_the_table():
         1,
     )
     assert (sign(least, "Retain Error"), sign(least, "word for word")) == (-1, 1)
+    assert sign(least, "not fitted") == 0
+    controls = pd.read_csv(ROOT / "results/studies/cpu-worlds/tables/controls.csv")
+    price = controls.groupby(["model", "fitted"])["retain_error"].mean()["T3 (least)"]
+    assert round(price[0] / price[1]) == 2
     assert sign(paper, "other ways") == sign(least, "other ways") == 1
     forget = [float(cells[row, "Forget Error"].split()[0]) for row in ("T3 (least)", RETRAINED)]
     assert round(forget[0] / forget[1]) == 3
 
     tables = ROOT / "results" / "profiles" / "tofu-cpu" / "tables"
-    each = pd.read_csv(tables / "guided_each.csv").set_index("model")
-    least, retrained = each.loc["T3 (least)"], each.loc["Retrained"]
-    price = least["retain_error"] / retrained["retain_error"]
-    told = (
-        f"*least* has T = {least['temperature']:g} and keeps {least['kept_before']:.0%} (retrained:"
-        f" {retrained['kept_before']:.0%}), at {price:.1f} times its Retain Error"
-    )
-    assert told in " ".join(TEXTS[ROOT / "README.md"].split())
+    least = pd.read_csv(tables / "guided_each.csv").set_index("model").loc["T3 (least)"]
+    told = f"On TOFU's text it needs T = {least['temperature']:g} and a gate."
+    assert told in " ".join(TEXTS[ROOT / "README.md"].split()) and least["gate"] < 1
 
 
 def test_differences_and_other_ways_are_those_of_the_worlds():
