@@ -32,7 +32,8 @@ measures is in guided_each.csv.
 On TOFU's text, whose base models are given (DIR has TOFU's files), 0 is the search and 1 the
 measurement on the same rows, beside the other retrained model. The grid was written down before
 anything was run there: fewer points, with rates about those that Forget Quality chose, and one
-seed. --methods takes some methods alone, and keeps what the tables have of the others.
+seed. --methods takes some methods alone, and keeps what the tables have of the others. --held-out
+is as in guided.py: no method is trained on the rows to keep that are evaluated.
 
 It writes below --out: tables/baselines_search.csv, baselines_each.csv, baselines_texts.csv and
 baselines/made.json. The models are cached in .t3cache.
@@ -100,12 +101,13 @@ EACH_CAPTION = (
 
 
 def make(
-    profile: str, data: str | None, worlds: list[int], methods: list[str], out: Path, tiny: bool
-) -> None:
+    profile: str, data: str | None, worlds: list[int], methods: list[str], held_out: bool,
+    out: Path, tiny: bool,
+) -> None:  # fmt: skip
     """Search in world 0, and measure the chosen points in other worlds; write all tables.
 
     profile: one of `GRIDS`. data: in place of the profile's. methods: all of `METHODS`, or some.
-    tiny: one method of models that know nothing, to try it.
+    held_out: as of `guided.opened`. tiny: one method of models that know nothing, to try it.
     """
     results.check_clean(out)
     given = profiles.override(profiles.load_profile(profile), data=data, splits=[SPLIT])
@@ -119,7 +121,7 @@ def make(
     for world in progress_bar(worlds, desc="worlds"):
         began = time.process_time()
         if world == 0:
-            path, found = tables / "baselines_search.csv", searched(given, methods, grid)
+            path, found = tables / "baselines_search.csv", searched(given, methods, grid, held_out)
             if path.is_file():
                 old = pd.read_csv(path)
                 found = pd.concat([found, old[~old["method"].isin(["Retrained", *methods])]])
@@ -130,7 +132,7 @@ def make(
         else:
             search = pd.read_csv(tables / "baselines_search.csv")
             points = search[search["chosen"] & search["method"].isin(methods)]
-            rows, texts = measured_world(given, world, points)
+            rows, texts = measured_world(given, world, points, held_out)
             each = guided.merged(tables / "baselines_each.csv", rows)
             render.write_table(tables, "baselines_each", each, caption=EACH_CAPTION)
             if len(texts):
@@ -162,9 +164,11 @@ def part_of_the_way(base: Any, model: Any, share: float) -> Any:
 # ---- the search ----------------------------------------------------------------------------------
 
 
-def searched(profile: profiles.Profile, methods: Sequence[str], grid: Grid) -> pd.DataFrame:
+def searched(
+    profile: profiles.Profile, methods: Sequence[str], grid: Grid, held_out: bool
+) -> pd.DataFrame:
     """Return the errors of every point in world 0, as means over seeds, and of Retrained."""
-    study = guided.opened(profile, 0, SPLIT)
+    study = guided.opened(profile, 0, SPLIT, held_out=held_out)
     judge = guided.retrained(study, 0)
     [floor] = guided.row_errors(study, judge, guided.retrained(study, 1))
     of_floor = summary(floor) | {"leak_se": guided.standard_error(floor["forget"])}
@@ -203,14 +207,14 @@ def check_edges(search: pd.DataFrame, grid: Grid = GRIDS["cpu"]) -> None:
 
 
 def measured_world(
-    profile: profiles.Profile, world: int, points: pd.DataFrame
+    profile: profiles.Profile, world: int, points: pd.DataFrame, held_out: bool
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return a row for each baseline of a world, and one for each baseline and way of asking; with
-    given base models no free text is written.
+    given base models, or with `held_out`, no free text is written.
 
     points: the chosen rows of the table `baselines_search`.
     """
-    study, rows, texts = guided.opened(profile, world, SPLIT), [], []
+    study, rows, texts = guided.opened(profile, world, SPLIT, held_out=held_out), [], []
     judge, same = guided.retrained(study, 1), {"world": world, "split": SPLIT}
     [of_base] = guided.row_errors(study, judge, study.base)
     before = np.array(of_base["retain"]["likeliest"]) == 1  # given word for word
@@ -221,7 +225,7 @@ def measured_world(
         name = {"model": f"{row['method']} (least)"}
         [(values, likeliest)] = guided.measures(study, judge, model, UNTILTED)
         values["kept_before"] = likeliest[before].mean() if before.any() else np.nan
-        if not profile["models"]:
+        if not (profile["models"] or held_out):
             [ways] = guided.free_texts(study, model, UNTILTED)
             values["sampled"] = ways[0]["leaks"] / ways[0]["rows"]
             texts += [same | name | way for way in ways]
@@ -234,6 +238,7 @@ OPTIONS: script.Options = {
     "--data": {"help": "folder with TOFU's files, or hub; in place of the profile's"},
     "--methods": {"nargs": "+", "default": [*METHODS], "choices": METHODS},
     "--worlds": {"type": int, "nargs": "+", "default": [0, 4, 5, 6, 7, 1, 2, 3]},
+    "--held-out": {"action": "store_true", "help": "train without the evaluated rows to keep"},
     "--out": {"type": Path, "default": Path("out/cpu-worlds")},
 } | script.TINY_OPTION
 

@@ -20,7 +20,6 @@ It writes tables/controls.csv and controls.json. The models are cached in .t3cac
 
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -82,19 +81,13 @@ def measured(study: Study, profile: profiles.Profile, few: bool) -> Iterator[dic
     of_list = {"forget_error": p.mean(), "leak": 0.0, "retain_error": price, "kept_before": 1.0}
     yield {"model": "Refused", "fitted": 1} | of_list
 
-    for fitted, some in ((1, study), (0, without_evaluated(study))):
+    for fitted, some in ((1, study), (0, guided.without_evaluated(study))):
         for names, model, tilts in kept_ways.models(profile, some, few):
             for name, each in zip(names, guided.row_errors(study, judge, model, tilts)):
                 if fitted or name not in ALIKE:
                     kept = np.array(each["retain"]["likeliest"]) == 1
                     share = kept[before].mean() if before.any() else np.nan
                     yield {"model": name, "fitted": fitted} | summary(each) | {"kept_before": share}
-
-
-def without_evaluated(study: Study) -> Study:
-    """Return a study whose methods do not get the rows to keep that are evaluated."""
-    evaluated = {row["question"] for row in study.evaluation_rows["retain"]}
-    return replace(study, retain=[row for row in study.retain if row["question"] not in evaluated])
 
 
 OPTIONS: script.Options = {

@@ -58,6 +58,11 @@ from the rate 0.02 on chose 0.02, so there are lower ones. It has a third kind o
 from the pretrained model before it was taught any of TOFU's text. --kinds searches some kinds of
 labels alone, and keeps what the table has of the others.
 
+--held-out leaves the rows to keep that are evaluated out of the rows that f gets, so that the price
+is that of rows that nobody fitted. It was added when controls.py had shown what it is with settings
+that were chosen on fitted rows; rule and grid are the same, and no free text is written. Its tables
+lie in a folder of their own (cpu-worlds/held-out).
+
 It writes below --out: tables/guided_search.csv, guided_each.csv (a row for each model),
 guided_texts.csv (which rows leak in free text), guided.csv (means over worlds with 95% intervals),
 a figure, and guided/made.json. The base models and features are cached in .t3cache; guided heads
@@ -129,7 +134,7 @@ class Grid:
 
     rates: learning rates of the heads. heat: {kind of labels: values of T}. tails: values of ε.
     seeds: of the heads. keep: number of rows to keep that are read, None for all. brief: as of
-    `measures`.
+    `measures`. held_out: as of `opened`.
     """
 
     rates: tuple[float, ...]
@@ -138,6 +143,7 @@ class Grid:
     seeds: tuple[int, ...] = (1, 2)
     keep: int | None = None
     brief: bool = False
+    held_out: bool = False
 
 
 GUIDED = (1, 1.25, 1.4, 1.5, 1.6, 1.75, 2, 2.5, 3, 4, 6, 10)
@@ -209,17 +215,17 @@ MEANS_CAPTION = (
 
 def make(
     profile: str, data: str | None, worlds: list[int], splits: list[str], kinds: list[str] | None,
-    rule: str, out: Path, tiny: bool,
+    rule: str, held_out: bool, out: Path, tiny: bool,
 ) -> None:  # fmt: skip
     """Search in world 0, and measure the chosen settings in other worlds; write all tables.
 
     profile: one of `GRIDS`. data: in place of the profile's. kinds: of labels that are searched;
     by default all. rule: one of `RULES`; with "chosen" also the models that they are compared with.
-    tiny: models that know nothing, to try it.
+    held_out: as of `opened`. tiny: models that know nothing, to try it.
     """
     results.check_clean(out)
     given = profiles.override(profiles.load_profile(profile), data=data, splits=splits)
-    grid = GRIDS[profile]
+    grid = replace(GRIDS[profile], held_out=held_out)
     if tiny:
         given, grid = script.tiny(given), replace(grid, rates=grid.rates[:1])
     if unknown := {*(kinds or ())} - {*grid.heat}:
@@ -253,7 +259,7 @@ def make(
         some = [*([] if [*splits] == [*SPLITS] else splits), *(kinds or () if world == 0 else ())]
         facts = {f"world {world}, {', '.join([rule, *some])}": script.made(began)}
         write_json(made, (read_json(made) if made.is_file() else {}) | facts)
-    if not given["models"] and (tables / "guided_each.csv").is_file():
+    if not (given["models"] or held_out) and (tables / "guided_each.csv").is_file():
         each = pd.read_csv(tables / "guided_each.csv")
         render.write_table(tables, "guided", means(each), caption=MEANS_CAPTION)
         render.save_figure(out / "figures" / "guided.svg", figure(each))
@@ -267,9 +273,16 @@ def merged(path: Path, rows: pd.DataFrame) -> pd.DataFrame:
     return together.sort_values(["world", "split"], kind="stable", ignore_index=True)
 
 
-def opened(profile: profiles.Profile, world: int, split: str, keep: int | None = None) -> Study:
-    """Open a split of a world; of a profile with given models always the same one. keep: number of
-    rows to keep that are read.
+def opened(
+    profile: profiles.Profile,
+    world: int,
+    split: str,
+    keep: int | None = None,
+    held_out: bool = False,
+) -> Study:
+    """Open a split of a world; of a profile with given models always the same one.
+
+    keep: number of rows to keep that are read. held_out: no method gets these rows.
     """
     stage = profile["stage"] | ({} if profile["models"] else {"seed": world})
     retain = retain_of(split)
@@ -278,7 +291,14 @@ def opened(profile: profiles.Profile, world: int, split: str, keep: int | None =
     changes = {"stage": stage, "models": models}
     study = open_study(split, **{name: profile[name] for name in WORLD} | changes)
     rows = study.evaluation_rows
-    return replace(study, evaluation_rows=rows | {"retain": rows["retain"][:keep]})
+    study = replace(study, evaluation_rows=rows | {"retain": rows["retain"][:keep]})
+    return without_evaluated(study) if held_out else study
+
+
+def without_evaluated(study: Study) -> Study:
+    """Return a study whose methods do not get the rows to keep that are evaluated."""
+    evaluated = {row["question"] for row in study.evaluation_rows["retain"]}
+    return replace(study, retain=[row for row in study.retain if row["question"] not in evaluated])
 
 
 def retrained(study: Study, seed: int) -> Any:
@@ -332,7 +352,7 @@ def searched(profile: profiles.Profile, grid: Grid) -> pd.DataFrame:
     """
     rows = []
     for split in profile["splits"]:
-        study = opened(profile, 0, split, grid.keep)
+        study = opened(profile, 0, split, grid.keep, grid.held_out)
         judge, tuned = retrained(study, 0), hyper_of(profile["hyper"], "T3", split)
         [floor] = row_errors(study, judge, retrained(study, 1))
         of_floor = summary(floor) | {"leak_se": standard_error(floor["forget"])}
@@ -446,7 +466,7 @@ def measured_world(
     """
     rows, texts = [], []
     for split in profile["splits"]:
-        study = opened(profile, world, split, grid.keep)
+        study = opened(profile, world, split, grid.keep, grid.held_out)
         settings, start = settings_of(search, split, rule), profile["stage"].get("start")
         judge, same = retrained(study, 1), {"world": world, "split": split}
         [of_base] = row_errors(study, judge, study.base)
@@ -454,7 +474,7 @@ def measured_world(
 
         others = rule == "chosen"
         for names, model, tilts in models(study, profile["hyper"], settings, others, start):
-            read = split in SAMPLED and not profile["models"]
+            read = split in SAMPLED and not profile["models"] and not grid.held_out
             written = free_texts(study, model, tilts) if read else [[]] * len(names)
             measured = measures(study, judge, model, tilts, grid.brief)
             found = zip(names, tilts, measured, written)
@@ -710,6 +730,7 @@ OPTIONS: script.Options = {
     "--kinds": {"nargs": "+", "choices": [*NAMES["chosen"]], "help": "of labels"},
     "--rule": {"choices": [*RULES], "default": "chosen"},
     "--splits": {"nargs": "+", "default": [*SPLITS], "choices": SPLITS},
+    "--held-out": {"action": "store_true", "help": "leave the evaluated rows to keep out of f's"},
     "--out": {"type": Path, "default": Path("out/cpu-worlds")},
 } | script.TINY_OPTION
 
