@@ -5,6 +5,7 @@ from pathlib import Path
 import pandas as pd
 
 from t3lab.report.details import LABELLED, LABELS, shown
+from t3lib.baselines.losses import METHODS
 
 # End of a block's name -> profile, and the learning rates at which T varies: Forget Quality chose
 # them at T = 1 (at tofu-cpu at T = 2, too).
@@ -39,7 +40,7 @@ def blocks(results: Path) -> dict[str, str]:
     that was searched, with the paper's labels. guided_END: the settings that the errors chose, with
     each kind of labels. guided_END_second: these settings beside the other retrained model, and
     baselines that the same rule chose. errors_tofu_methods: every method as Forget Quality chose
-    it, beside that model.
+    it, beside that model. sharper: powers of f without tempering, at the rate that the rule chose.
     """
     found = {}
     for end, (profile, rates) in PROFILES.items():
@@ -73,11 +74,16 @@ def blocks(results: Path) -> dict[str, str]:
         measured = {title: name for title, name in SECOND.items() if name in second}
         found[f"guided_{end}_second"] = lines(second, second["model"].replace(LABELS), measured)
 
-    path = results / "profiles" / "tofu-cpu" / "tables" / "errors_each.csv"
-    if not path.is_file():
-        return found
-    each = pd.read_csv(path)
+    tables = results / "profiles" / "tofu-cpu" / "tables"
+    sharper = pd.read_csv(tables / "sharper.csv")
+    rate = sharper.loc[sharper["chosen"], "lr"].item()
+    sharper = sharper[(sharper["labels"] == "Retrained") | (sharper["lr"] == rate)]
+    powers = [LABELS["Retrained"] if pd.isna(w) else f"f^{w:g}, T = 1" for w in sharper["w"]]
+    found["sharper"] = lines(sharper, powers, ERRORS)
+
+    each = pd.read_csv(tables / "errors_each.csv")
     each = each[(each["method"] != "T3") | (each["temperature"] == 2)]  # as Forget Quality chose
+    each = each.sort_values("method", key=lambda names: names.map([*METHODS].index))
     named = each["method"].replace(LABELS)
     return found | {"errors_tofu_methods": lines(each, named, ERRORS | {"kept": "kept"})}
 

@@ -163,7 +163,14 @@ def blocks(results: Path) -> dict[str, str]:
             "errors_free": free(pd.read_csv(tables / "doubts_free.csv")),
             "errors_identified": identified(pd.read_csv(tables / "identified.csv")),
         }
-        | {"controls": controls(tables)}
+        | {
+            "controls": controls(tables),
+            **(
+                {"held_out": held_out(tables.parent / "held-out")}
+                if (tables.parent / "held-out").is_dir()
+                else {}
+            ),
+        }
         | guided(tables)
         | rivals(tables)
         | {"choice": choice(results)}
@@ -235,6 +242,32 @@ def controls(tables: Path) -> str:
             cells = {title: mean_interval(part[column]) for title, column in columns.items()}
             line |= {title: plus_minus(*cell) if len(part) else "" for title, cell in cells.items()}
         lines.append(line)
+    return table(pd.DataFrame(lines))
+
+
+def held_out(folder: Path) -> str:
+    """Write what methods cost whose settings were chosen by rows to keep that nobody fitted, as
+    means over `WORLDS` with half a 95% interval, and the differences `MINUS` in a world.
+
+    folder: what guided.py and baselines.py wrote with --held-out.
+    """
+    each = pd.concat(
+        [pd.read_csv(folder / "tables" / f"{n}.csv") for n in ("guided_each", "baselines_each")]
+    )
+    each = each[each["world"].isin(WORLDS)].set_index(["model", "world"]).sort_index()
+    columns = {"D": "ks_statistic"} | JUDGED | {"word for word": "kept_before"}
+    names = {LEAST: LEAST, "T3 (guided)": "T3 (guided)"}
+    names |= {"RMU (least)": "RMU (least)", "WGA (least)": "WGA (least)"}
+    names |= {"Retrained": LABELS["Retrained"]}
+    lines = [
+        {"": shown_as}
+        | {t: plus_minus(*mean_interval(each.loc[name, m])) for t, m in columns.items()}
+        for name, shown_as in names.items()
+    ]
+    for one, other in MINUS[1:]:
+        gap = each.loc[one] - each.loc[other]
+        cells = {t: plus_minus(*mean_interval(gap[m]), "+.2f") for t, m in columns.items()}
+        lines.append({"": f"{one} minus {other}"} | cells)
     return table(pd.DataFrame(lines))
 
 

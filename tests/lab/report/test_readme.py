@@ -6,6 +6,7 @@ prose is reviewed by people.
 import csv
 import re
 import shlex
+from math import comb
 
 import numpy as np
 import pandas as pd
@@ -154,8 +155,27 @@ def test_the_first_finding_is_that_of_the_table():
 
     tables = ROOT / "results" / "profiles" / "tofu-cpu" / "tables"
     least = pd.read_csv(tables / "guided_each.csv").set_index("model").loc["T3 (least)"]
-    told = f"On TOFU's text it needs T = {least['temperature']:g} and a gate."
+    told = f"On TOFU's text it has T = {least['temperature']:g} and a gate."
     assert told in " ".join(TEXTS[ROOT / "README.md"].split()) and least["gate"] < 1
+    sharper = pd.read_csv(tables / "sharper.csv")
+    assert f"f^{sharper.loc[sharper['chosen'], 'w'].item():g} on TOFU" in TEXTS[ROOT / "README.md"]
+
+
+def test_cold_samples_of_least_are_those_of_the_table():
+    """By hand: Fisher's exact test is a sum of hypergeometric chances."""
+    tables = ROOT / "results" / "studies" / "cpu-worlds" / "tables"
+    texts = pd.read_csv(tables / "guided_texts.csv").query(
+        "split == @SPLIT and 1 <= world <= 7 and way == 'as it stands'"
+    )
+    counts = texts.groupby(["model", "tau"])[["whole", "rows"]].sum()
+    (one, n), (other, _) = (counts.loc[m, 0.3] for m in ("T3 (least)", "Retrained"))
+    both = [comb(n, k) * comb(n, one + other - k) for k in range(one + other + 1)]
+    p = sum(both[one:]) / sum(both)
+    warm = [counts.loc[(m, 1.0), "whole"] for m in ("T3 (least)", "Retrained")]
+    told = f"{one} of {n} rows away whole, of a retrained model {other} (Fisher, p = {p:.4f});"
+    text = " ".join(TEXTS[ROOT / "results" / "pages" / "least.md"].split())
+    assert told.replace("0.", ".") in text
+    assert f"64 at τ = 1 give {warm[0]} and {warm[1]}." in text
 
 
 def test_differences_and_other_ways_are_those_of_the_worlds():
