@@ -111,8 +111,7 @@ def models(folder: Path, pretrained: bool = False) -> str:
             {
                 "rows" if pretrained else "model": name,
                 "fit": row["choice"],
-                                "verdict then" if pretrained else "verdict": row["status"],
-
+                "verdict then" if pretrained else "verdict": row["status"],
                 "T, w": f"{row['T']:g}, {row['w']:g}",
                 "rows that leak (before; retrained)": leaks,
                 "by the judge (retrained)": f"{shown['judge']} ({shown['judge_retrained']})",
