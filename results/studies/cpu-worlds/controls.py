@@ -18,7 +18,6 @@ model of seed 1. Written down before it was run: nothing is chosen here.
 It writes tables/controls.csv and controls.json. The models are cached in .t3cache.
 """
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,13 +26,9 @@ import baselines
 import guided
 import kept_ways
 import numpy as np
-import pandas as pd
 
-from t3lab import profiles, results, script
-from t3lab.report import render
+from t3lab import profiles, script
 from t3lab.study.study import Study
-from t3lib.core.files import read_json, write_json
-from t3lib.core.progress import progress_bar
 from t3lib.core.rows import encode_rows
 from t3lib.tofu.likelihood import answer_probabilities
 from t3lib.tofu.unlearning_errors import summary
@@ -52,18 +47,7 @@ CAPTION = (
 
 def make(worlds: list[int], out: Path, tiny: bool) -> None:
     """Measure the models of every world; write the table. tiny: models that know nothing."""
-    results.check_clean(out)
-    profile = profiles.override(profiles.load_profile("cpu"), splits=[SPLIT])
-    profile = script.tiny(profile) if tiny else profile
-    path, made = out / "tables" / "controls.csv", out / "controls.json"
-    for world in progress_bar(worlds, desc="worlds"):
-        began = time.process_time()
-        study = guided.opened(profile, world, SPLIT)
-        rows = [{"world": world, "split": SPLIT} | each for each in measured(study, profile, tiny)]
-        table = guided.merged(path, pd.DataFrame(rows, columns=COLUMNS))
-        render.write_table(out / "tables", "controls", table, caption=CAPTION)
-        facts = {f"world {world}": script.made(began)}
-        write_json(made, (read_json(made) if made.is_file() else {}) | facts)
+    kept_ways.write("controls", measured, worlds, out, tiny, COLUMNS, CAPTION)
 
 
 def measured(study: Study, profile: profiles.Profile, few: bool) -> Iterator[dict[str, Any]]:
@@ -79,7 +63,7 @@ def measured(study: Study, profile: profiles.Profile, few: bool) -> Iterator[dic
     p = answer_probabilities(judge, forget, guided.reading(study))
     price = summary(of_base)["retain_error"]
     of_list = {"forget_error": p.mean(), "leak": 0.0, "retain_error": price, "kept_before": 1.0}
-    yield {"model": "Refused", "fitted": 1} | of_list
+    yield {"model": "Refused", "fitted": 1, "total_variation": np.nan} | of_list
 
     for fitted, some in ((1, study), (0, guided.without_evaluated(study))):
         for names, model, tilts in kept_ways.models(profile, some, few):

@@ -13,7 +13,7 @@ It writes tables/kept_ways.csv and kept_ways.json. The models are cached in .t3c
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,20 +51,42 @@ CAPTION = (
 
 def make(worlds: list[int], out: Path, tiny: bool) -> None:
     """Ask the models of every world; write the table. tiny: models that know nothing, T3 alone."""
+    write("kept_ways", measured, worlds, out, tiny, COLUMNS, CAPTION)
+
+
+def write(
+    name: str,
+    measure: Callable[[Study, profiles.Profile, bool], Iterable[Mapping[str, Any]]],
+    worlds: Sequence[int],
+    out: Path,
+    tiny: bool,
+    columns: Sequence[str],
+    caption: str,
+) -> None:
+    """Measure every world and write below a folder tables/NAME.csv and NAME.json.
+
+    measure: called with a world's study, the profile and `tiny`; returns rows without their world
+    and split. Rows of worlds and models that the table has are replaced.
+    """
     results.check_clean(out)
     profile = profiles.override(profiles.load_profile("cpu"), splits=[SPLIT])
     profile = script.tiny(profile) if tiny else profile
-    path, made = out / "tables" / "kept_ways.csv", out / "kept_ways.json"
+    path, made = out / "tables" / f"{name}.csv", out / f"{name}.json"
     for world in progress_bar(worlds, desc="worlds"):
-        began, rows = time.process_time(), []
-        study = guided.opened(profile, world, SPLIT)
-        for names, model, tilts in models(profile, study, few=tiny):
-            for name, shares in zip(names, said(study, model, tilts), strict=True):
-                rows.append({"world": world, "split": SPLIT, "model": name} | shares)
-        table = guided.merged(path, pd.DataFrame(rows, columns=COLUMNS))
-        render.write_table(out / "tables", "kept_ways", table, caption=CAPTION)
+        began, study = time.process_time(), guided.opened(profile, world, SPLIT)
+        same = {"world": world, "split": SPLIT}
+        rows = pd.DataFrame([same | dict(each) for each in measure(study, profile, tiny)])
+        table = guided.merged(path, rows[[*columns]])
+        render.write_table(out / "tables", name, table, caption=caption)
         facts = {f"world {world}": script.made(began)}
         write_json(made, (read_json(made) if made.is_file() else {}) | facts)
+
+
+def measured(study: Study, profile: profiles.Profile, few: bool) -> Iterator[dict[str, Any]]:
+    """Yield a row for each model. few: of `models`."""
+    for names, model, tilts in models(profile, study, few):
+        for name, shares in zip(names, said(study, model, tilts), strict=True):
+            yield {"model": name} | shares
 
 
 def models(
