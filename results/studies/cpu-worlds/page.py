@@ -165,11 +165,7 @@ def blocks(results: Path) -> dict[str, str]:
         }
         | {
             "controls": controls(tables),
-            **(
-                {"held_out": held_out(tables.parent / "held-out")}
-                if (tables.parent / "held-out").is_dir()
-                else {}
-            ),
+            "held_out": held_out(tables.parent / "held-out"),
         }
         | guided(tables)
         | rivals(tables)
@@ -265,7 +261,7 @@ def held_out(folder: Path) -> str:
         for name, shown_as in names.items()
     ]
     for one, other in MINUS[1:]:
-        gap = each.loc[one] - each.loc[other]
+        gap = each.loc[one, [*columns.values()]] - each.loc[other, [*columns.values()]]
         cells = {t: plus_minus(*mean_interval(gap[m]), "+.2f") for t, m in columns.items()}
         lines.append({"": f"{one} minus {other}"} | cells)
     return table(pd.DataFrame(lines))

@@ -161,6 +161,30 @@ def test_the_first_finding_is_that_of_the_table():
     assert f"f^{sharper.loc[sharper['chosen'], 'w'].item():g} on TOFU" in TEXTS[ROOT / "README.md"]
 
 
+def test_what_nobody_fitted_costs_where_it_was_chosen_so():
+    cells = cells_of("held_out", ROOT / "results" / "pages" / "least.md")
+    tables = ROOT / "results" / "studies" / "cpu-worlds" / "held-out" / "tables"
+    each = [pd.read_csv(tables / f"{name}_each.csv") for name in ("guided", "baselines")]
+    price = (
+        pd.concat(each)
+        .query("1 <= world <= 7")
+        .pivot(index="world", columns="model", values="retain_error")
+    )
+    gap = price["T3 (least)"] - price["RMU (least)"]
+    half = 2.446912 * gap.std(ddof=1) / 7**0.5
+    told = cells["T3 (least) minus RMU (least)", "Retain Error"]
+    assert told == f"{gap.mean():+.2f} ± {half:.2f}"
+    for name in ("guided", "baselines"):  # the rule of guided.py, by hand
+        search = pd.read_csv(tables / f"{name}_search.csv")
+        kind = "labels" if name == "guided" else "method"
+        floor = search[search[kind] == "Retrained"].iloc[0]
+        few = search[search["leak"] <= floor["leak"] + 2 * floor["leak_se"]]
+        for _, part in few[few[kind] != "Retrained"].groupby(kind):
+            assert (
+                part.loc[part["chosen"], "retain_error"].item() < part["retain_error"].min() + 1e-3
+            )
+
+
 def test_cold_samples_of_least_are_those_of_the_table():
     """By hand: Fisher's exact test is a sum of hypergeometric chances."""
     tables = ROOT / "results" / "studies" / "cpu-worlds" / "tables"
