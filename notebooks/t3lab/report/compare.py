@@ -19,7 +19,7 @@ TOLERANCE = 1e-6  # numbers that differ by at most this are the same
 # Columns of numbers that say which row it is. Columns of text do so too, except those in TEXTS.
 SETTINGS = "T w gate lr rate a seed reference world d k experiment v_f n lam least_risk".split()
 SETTINGS += "gamma tau top_p steps bits authors rows temperature tail judge alpha rank".split()
-SETTINGS += ["alpha_r"]
+SETTINGS += ["alpha_r", "fitted"]
 TEXTS = "where claim printed verdict evidence numbers scale note sentence holds under".split()
 TEXTS += "chosen edge commit base_rates fq_mark mu_rouge_mark mu_mark".split()
 SECONDS = ("benchmarks", "runtime", "speed")  # tables of seconds and memory
