@@ -7,7 +7,8 @@ had no w, the power of f^w (Remark 3.6), and its highest learning rate at T = 1,
 Greedily p^(1/T) f writes what p f^T does. So here T is 1, with higher rates and all w of
 `STRENGTHS`. The rule is the same: of the points that leak at most as much as another retrained
 model and two standard errors, the one of least Retain Error, a mean of two heads, on the 10% split.
-Written down before it was run. A point at the highest rate or w is told.
+Written down before it was run. A first search, from the rate 0.08 on, chose 0.08, so there are two
+lower ones.
 
 It writes OUT/tables/sharper.csv and OUT/sharper.json; DIR has TOFU's files.
 """
@@ -34,7 +35,7 @@ sys.path.append(str(project_root() / "results" / "studies" / "cpu-worlds"))
 import guided
 
 SPLIT = "forget10"
-RATES = (8e-2, 1.6e-1, 3.2e-1, 6.4e-1)
+RATES = (2e-2, 4e-2, 8e-2, 1.6e-1, 3.2e-1, 6.4e-1)
 STRENGTHS = (1.0, 1.5, 2.0, 3.0, 4.0, 8.0, 12.0)
 SEEDS = (1, 2)
 UNTEMPERED = {"temperature": 1.0, "gate": 1.0, "tail": 0.0}
