@@ -71,7 +71,7 @@ def by_errors(searches: Mapping[str, pd.DataFrame]) -> Figure:
                 axis.plot(part["temperature"], part[column], look, color=T3_COLOUR, label=label)
             axis.plot(best["temperature"], best[column], "*", color=DARK, ms=9, label="chosen")
             axis.axhline(floor[column], **DOTTED, label="another retrained model")
-            axis.set(title=name, xlabel="T" if line is axes[-1] else "")
+            axis.set(title=name, xlabel="T" if title == [*searches][-1] else "")
             if column == "retain_error":
                 axis.set(yscale="log", ylim=(0.8 * floor[column], None))
                 axis.yaxis.set(major_formatter=PLAIN, minor_formatter=NullFormatter())

@@ -38,9 +38,9 @@ KINDS |= {"pretrained": "T3 (guided, pretrained)"}
 def blocks(results: Path) -> dict[str, str]:
     """Return the generated blocks, for each END of `PROFILES`. errors_END: T3's errors at every T
     that was searched, with the paper's labels. guided_END: the settings that the errors chose, with
-    each kind of labels. guided_END_second: these settings beside the other retrained model, and
-    baselines that the same rule chose. errors_tofu_methods: every method as Forget Quality chose
-    it, beside that model. sharper: powers of f without tempering, at the rate that the rule chose.
+    each kind of labels. guided_END_second: these settings beside the other retrained model.
+    errors_tofu_methods: every method as Forget Quality chose it, beside that model. sharper: powers
+    of f without tempering, at the rate that the rule chose.
     """
     found = {}
     for end, (profile, rates) in PROFILES.items():
@@ -68,8 +68,6 @@ def blocks(results: Path) -> dict[str, str]:
         }
 
         second = pd.read_csv(tables / "guided_each.csv")
-        if (tables / "baselines_each.csv").is_file():
-            second = pd.concat([second, pd.read_csv(tables / "baselines_each.csv")])
         second = second.sort_values("split", kind="stable").dropna(axis=1, how="all")
         measured = {title: name for title, name in SECOND.items() if name in second}
         found[f"guided_{end}_second"] = lines(second, second["model"].replace(LABELS), measured)

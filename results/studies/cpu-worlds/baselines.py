@@ -30,10 +30,10 @@ beside the same judge, the retrained model of seed 1. What T3, the base and Retr
 measures is in guided_each.csv.
 
 On TOFU's text, whose base models are given (DIR has TOFU's files), 0 is the search and 1 the
-measurement on the same rows, beside the other retrained model. The grid was written down before
-anything was run there: fewer points, with rates about those that Forget Quality chose, and one
-seed. --methods takes some methods alone, and keeps what the tables have of the others. --held-out
-is as in guided.py: no method is trained on the rows to keep that are evaluated.
+measurement on the same rows, beside the other retrained model. The grid is written down, with fewer
+points, rates about those that Forget Quality chose, and one seed, and was not run so far. --methods
+takes some methods alone, and keeps what the tables have of the others. --held-out is as in
+guided.py: no method is trained on the rows to keep that are evaluated.
 
 It writes below --out: tables/baselines_search.csv, baselines_each.csv, baselines_texts.csv and
 baselines/made.json. The models are cached in .t3cache.
