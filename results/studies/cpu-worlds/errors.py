@@ -21,7 +21,8 @@ It writes tables/errors_each.csv with one row for each model, tables/errors.csv 
 worlds and 95% intervals, and for each world the errors of every row as errors/worldN.json.gz. A
 world takes about 15 minutes on one core, most of it to train its models, which .t3cache keeps.
 --methods T3 leaves the baselines out. A profile whose base models are given (DIR has TOFU's files)
-has one world, and of T3 only the settings of Table 5; its table has no means.
+has one world, and of T3 only the settings of Table 5; its table has no means. Of profile smollm 100
+rows to keep are read, as in guided.py.
 """
 
 import gzip
@@ -96,7 +97,7 @@ def make(
 
     for world in progress_bar(worlds, desc="worlds"):
         began = time.process_time()
-        rows, values = measured(given, world, wanted)
+        rows, values = measured(given, world, wanted, guided.GRIDS[profile].keep)
         keep(out / "errors" / f"world{world}.json.gz", values)
 
         others = each[(each["world"] != world) | ~each["method"].isin({row[2] for row in rows})]
@@ -123,15 +124,16 @@ def keep(path: Path, values: dict[str, Any]) -> None:
 
 
 def measured(
-    profile: profiles.Profile, world: int, methods: list[str]
+    profile: profiles.Profile, world: int, methods: list[str], keep: int | None
 ) -> tuple[list[tuple[Any, ...]], dict[str, Any]]:
     """Return a row of the table for each model of a world, and the errors of each of their rows.
 
     The second is {split: {name of the model: {"forget": …, "retain": …}}}, with six digits.
+    keep: as of `guided.opened`.
     """
     rows, values = [], {}
     for split in profile["splits"]:
-        study = guided.opened(profile, world, split)
+        study = guided.opened(profile, world, split, keep)
         values[split] = {}
         for name, model, found in errors_by_model(study, models_of(study, profile, methods)):
             dials = [(model.settings or {}).get(dial) for dial in DIALS]
