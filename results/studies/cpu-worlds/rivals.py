@@ -132,8 +132,11 @@ def make(
             render.write_table(tables, "rivals_each", each, caption=EACH_CAPTION)
             ways = guided.merged(tables / "rivals_texts.csv", texts)
             render.write_table(tables, "rivals_texts", ways)
-        some = "" if {*kinds} == {*KINDS} else f", {', '.join(kinds)}"
-        facts = {f"world {world}{some}": script.made(began)}
+        some = [
+            *([] if [*splits] == [*SPLITS] else splits),
+            *([] if {*kinds} == {*KINDS} else kinds),
+        ]
+        facts = {", ".join([f"world {world}", *some]): script.made(began)}
         write_json(made, (read_json(made) if made.is_file() else {}) | facts)
 
 
