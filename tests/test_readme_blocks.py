@@ -1,5 +1,5 @@
-"""README's code blocks run as they stand: shell lines one by one, on a small model, and Python as
-it is.
+"""README's shell lines run as they stand, one by one, on a small model, and the Python of works.md
+as it is.
 """
 
 import json
@@ -51,7 +51,7 @@ COMMANDS = [
     for part in line.split(" && ")
     if (words := shlex.split(part, comments=True))
 ]
-PYTHON = [code for language, code in blocks(README) if language == "python"]
+PYTHON = [code for language, code in blocks(WORKS) if language == "python"]
 
 
 @pytest.fixture(scope="session")
@@ -73,7 +73,7 @@ def place(memorised, tmp_path_factory):
 
 
 def test_there_are_blocks_of_every_kind_and_each_is_known():
-    assert {language for language, _ in blocks(README)} == {"sh", "python", "math"}
+    assert {language for language, _ in blocks(README)} == {"sh", "math"}
     assert {words[0] for words in COMMANDS} <= {"make", "t3", *SKIPPED}
     assert {words[1] for words in COMMANDS if words[0] == "t3"} >= {
         "unlearn",
@@ -109,10 +109,10 @@ def test_the_command_line_runs_as_typed(place, short_search, monkeypatch, capsys
 def test_the_python_runs_as_it_is_and_prints_what_is_said(monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
     [code] = PYTHON
-    exec(compile(code, "README.md", "exec"), {})
+    exec(compile(code, "works.md", "exec"), {})
     found = [tuple(map(int, line.split())) for line in capsys.readouterr().out.splitlines()[-4:]]
     told = re.search(
-        r"Of 20 .* T3 recites (\d+) and (\d+) at T = 1, (\d+) and (\d+) at T = 2", README
+        r"Of 20 .* T3 recites (\d+) and (\d+) at T = 1, (\d+) and (\d+) at T = 2", WORKS
     )
     # another processor, or other vectors of this one, moves an answer or two
     assert all(abs(n - int(of)) <= 2 for (_, n), of in zip(found, told.groups(), strict=True))

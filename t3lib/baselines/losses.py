@@ -35,14 +35,13 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from t3lib.core.errors import UserError, printable
-from t3lib.core.settings import CHOICES, LOOP, T3, check
+from t3lib.core.settings import LOOP, T3, check
 
 if TYPE_CHECKING:  # names and settings can be read without importing torch
     from torch import Tensor
 
 Variant = Literal["reference", "paper"]
 Loss = TypeVar("Loss", bound=Callable[..., Any])
-VARIANTS = CHOICES["variant"]
 
 # The settings of each baseline that are not in LOOP, or differ from it. A loss is
 # alpha_f · forget term + alpha_r · retain term. k is a layer, counted from 1. ULD's T is its

@@ -59,7 +59,6 @@ class Inquiry:
     compared_rows: numbers of the rows that are asked in every way: the rows to forget, and control
     rows. The answers about other rows show what is said without knowing a row.
     truths: the truths of all rows but the generic prompts.
-    secrets: for each row to forget, the sets of words that give it away.
     given: {(way of asking, row): words of the truth that the prompt gives, whole or in part}.
     questions: those about the `compared_rows`, in every way of asking.
     least: an answer is read to this number of tokens, or to twice its truth's, if that is more.
@@ -70,7 +69,6 @@ class Inquiry:
     kept: dict[str, range]
     compared_rows: list[int]
     truths: Truths
-    secrets: list[list[Words]]
     given: dict[tuple[str, int], Words]
     questions: list[Question]
     least: int
@@ -79,10 +77,6 @@ class Inquiry:
     def forget(self) -> list[Row]:
         """The rows to forget."""
         return self.rows[: self.n]
-
-    def of(self, name: str) -> list[Row]:
-        """Return the rows of one set to keep."""
-        return [self.rows[number] for number in self.kept[name]]
 
 
 class Text(NamedTuple):
@@ -189,7 +183,6 @@ def build_inquiry(
         kept=numbers,
         compared_rows=compared_rows,
         truths=found,
-        secrets=[found.secrets(row) for row in range(n)],
         given=given,
         questions=questions,
         least=TOKENS,
@@ -261,13 +254,17 @@ def greedy_texts(
 
 
 def answers_to(
-    model: Any, tokenizer: Any, rows: Sequence[Row], tilts: Sequence[Tilt] = UNTILTED
+    model: Any,
+    tokenizer: Any,
+    rows: Sequence[Row],
+    tilts: Sequence[Tilt] = UNTILTED,
+    least: int = 16,
 ) -> list[list[str]]:
     """Decode greedy answers to rows, asked as they are; otherwise like `greedy_texts`."""
     examples = encode_rows(tokenizer, rows)
     prompts = [example.ids[: example.n_prompt] for example in examples]
     truths = [len(example.ids) - example.n_prompt for example in examples]
-    return greedy_texts(model, tokenizer, prompts, truths, tilts)
+    return greedy_texts(model, tokenizer, prompts, truths, tilts, least)
 
 
 def collect_answers(model: Any, tokenizer: Any, inquiry: Inquiry, **options: Any) -> Answers:

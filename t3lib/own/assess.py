@@ -130,7 +130,7 @@ def counts_of(inquiry: Inquiry, before: Answers, after: Answers) -> Report:
     before, after: answers of the base and of the model. The report keeps the texts of both.
     """
     report = Report({"forget": forgotten(inquiry, before, after)} | kept_of(inquiry, before, after))
-    report.texts = {"base": before.texts, "model": after.texts}
+    report.texts, report.given = {"base": before.texts, "model": after.texts}, inquiry.given
     return report
 
 

@@ -43,14 +43,3 @@ def ranked(tried: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         return (more, entry["failing"], entry["changed"], -entry["w"])
 
     return sorted(tried, key=rank)
-
-
-def table(tried: Sequence[Mapping[str, Any]]) -> str:
-    """Write the pairs (T, w) that were sampled as a table of text, the best first."""
-    lines = ["     T      w  texts that tell  answers to keep that changed"]
-    for each in tried:
-        lines.append(
-            f" {each['T']:5.3g} {each['w']:6.3g} {each['said']:8.1f} of {each['texts']:<6}"
-            f"{each['changed']:5} of {each['known']}"
-        )
-    return "\n".join(lines)

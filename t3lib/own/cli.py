@@ -42,6 +42,13 @@ ON_HEAD, ROWS = "--head head", "--forget forget.jsonl --retain retain.jsonl"
 HEADS = "folder or Hub id of a head; several in a comma list are combined"
 SYMBOLS = {"T": "temperature", "w": "strength"}  # names in --set, and in `Choices`
 BASE = "base"  # value of --beside
+EXITS = (
+    "Exit code 0 is a pass: no row leaks in any kind of asking (Fisher's exact test, Holm at 5%),"
+    " and nothing shows that fewer than 95% of the answers to keep stay. 3: rows leak or answers"
+    " changed (No); the base tells under half of the rows, or in too few ways, or answers no row to"
+    " keep that was left out of the fit (Cannot tell); it knows under a tenth of the rows (Nothing"
+    " to forget)."
+)
 ANSWER = 10_000  # most characters in one line of `t3 generate`
 
 
@@ -64,7 +71,7 @@ def add_unlearn(verbs: Any) -> None:
     )
     p.description = (
         f"{p.description} T3 suppresses answers and erases nothing: the base still has the rows,"
-        " and a head is as confidential as the rows."
+        f" and a head is as confidential as the rows. {EXITS}"
     )
     add_model(p)
     add_rows(p)
@@ -116,6 +123,7 @@ def add_evaluate(verbs: Any) -> None:
         evaluate,
         f"{ON_HEAD} {ROWS} --out report",
     )
+    p.description = f"{p.description} {EXITS}"
     add_model(p, required=False)
     add_head(p)
     add_rows(p)
@@ -293,7 +301,7 @@ def generate(args: argparse.Namespace) -> None:
     unlearned = under_heads(args, base, tokenizer, heads)
     check_system(args.system, tokenizer)
     from t3lib.core.rows import check_row
-    from t3lib.own.answers import ask
+    from t3lib.own.answers import TOKENS, ask
     from t3lib.sampler import belonging
 
     # Questions are asked in the form in which the head was trained.
@@ -309,6 +317,8 @@ def generate(args: argparse.Namespace) -> None:
     ]
     belonging.check_prompt(heads[0], tokenizer, rows)
 
+    if args.max_new_tokens > TOKENS:
+        print(f"no answer was judged beyond {TOKENS} tokens", file=sys.stderr)
     how = {"max_new_tokens": args.max_new_tokens}
     before, after = (ask(model, tokenizer, rows, **how) for model in (base, unlearned))
 
@@ -465,11 +475,7 @@ def write_report(found: Mapping[str, Any], folder: Path) -> int:
     path = report.save_report(found, folder)
     print("\n".join(found["verdict"]["lines"]))
     if "choice" in found:
-        from t3lib.own import choice
-
         print("T = {T:g}, w = {w:g}, learning rate {lr:g}".format(**found["choice"]))
-        if found["choice"]["tried"]:
-            print(choice.table(found["choice"]["tried"]))
     print(f"report: {path}")
     return 0 if found["verdict"]["success"] else 3
 

@@ -64,7 +64,7 @@ def tallies(inquiry: Inquiry, texts: Sequence[Text], before: Sequence[Text]) -> 
     counted = []
     for row in range(inquiry.n):
         slot, alone = inquiry.truths.slot[row], ~(1 << row)
-        for secret in inquiry.secrets[row]:
+        for secret in inquiry.truths.secrets(row):
             # Other rows to forget with the same secret are no evidence of guessing.
             holds, holders = of_model.says(secret), inquiry.truths.holders(secret)
             apart = ~(holders & forget) & alone
@@ -336,7 +336,8 @@ def stayed(inquiry: Inquiry, name: str, before: Answers, after: Answers) -> Coun
     nothing was sampled.
     changed: question, truth and both answers of every row that changed.
     """
-    rows, numbers = inquiry.of(name), inquiry.kept[name]
+    numbers = inquiry.kept[name]
+    rows = [inquiry.rows[number] for number in numbers]
     was, now = (
         {how: list(map(answer_in, texts, rows)) for how, texts in each.kept[name].items()}
         for each in (before, after)

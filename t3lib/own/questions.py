@@ -372,9 +372,10 @@ def choosing_questions(
     rows: Sequence[Row],
     formats: Mapping[str, PromptFormat] = {},
 ) -> list[Question]:
-    """Build the questions by which T and w are chosen: every row in every way of `wordings`.
+    """Build the questions by which T and w are chosen: every row in every way of
+    `choosing_ways`.
 
-    formats: as of `wordings`.
+    formats: as of `choosing_ways`.
 
     Where no chat template fills the prompt, we put the beginning-of-text token first, which other
     tools may leave out. Such a way of asking is repeated without it. In a chat it belongs to the

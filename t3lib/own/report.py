@@ -28,10 +28,12 @@ from t3lib.own.verdict import NAMES, UNTESTED
 class Report(dict[str, Any]):
     """The content of report.json as a mapping. `print(report)` shows the verdict.
 
-    texts: {"base", "model": the `answers.Text` that were judged}; they are not in report.json.
+    texts: {"base", "model": the `answers.Text` that were judged}; given: as of `answers.Inquiry`.
+    They are not in report.json.
     """
 
     texts: Mapping[str, Sequence[tuple[int, str, str, str]]] = {}
+    given: Mapping[tuple[str, int], Iterable[str]] = {}
 
     def __str__(self) -> str:
         return "\n".join(self["verdict"]["lines"])
@@ -88,16 +90,19 @@ def save_report(report: Mapping[str, Any], folder: str | Path) -> Path:
     """Write the files of a report into a folder, and return the path of the page.
 
     texts.jsonl.gz has one line {"model", "row", "kind", "way", "text"} for each text, so that
-    anybody can count again what the report says of a row.
+    anybody can count again what the report says of a row. "given" are words of the truth that the
+    prompt gave: they do not count.
     """
     folder, text = Path(folder), report_page(report)
     write_json(folder / "report.json", report)
-    names = ("row", "kind", "way", "text")
-    lines = (
-        json.dumps({"model": model, **dict(zip(names, each))}, ensure_ascii=False)
-        for model, some in getattr(report, "texts", {}).items()
-        for each in some
-    )
+    names, given = ("row", "kind", "way", "text"), getattr(report, "given", {})
+    lines = []
+    for model, some in getattr(report, "texts", {}).items():
+        for each in some:
+            line = {"model": model, **dict(zip(names, each))}
+            told = given.get((each[2].partition(", sampled")[0], each[0]), ())
+            more = {"given": sorted(told)} if told else {}
+            lines.append(json.dumps(line | more, ensure_ascii=False))
     with atomic_write(folder / "texts.jsonl.gz", "wb") as handle:
         handle.write(gzip.compress("\n".join(lines).encode(), mtime=0))
     with atomic_write(folder / "report.html") as handle:

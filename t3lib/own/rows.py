@@ -9,6 +9,7 @@ import os
 import re
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from io import StringIO
@@ -22,7 +23,7 @@ from t3lib.core import hub
 from t3lib.core.errors import UserError, printable
 from t3lib.core.files import read_text
 from t3lib.core.rows import Row, check_row, check_text, parse_rows, question_of, spelled
-from t3lib.own.truths import word_set
+from t3lib.own.truths import UNSPACED, word_set
 
 LAYOUTS = "question and answer; prompt and completion; messages; or text"
 # Columns that a layout has, and further ones that it may have. The first layout that fits counts.
@@ -115,11 +116,18 @@ class Rows:
         # also in a set to keep is not forgotten.
         found: dict[str, Any] = {name: [*map(begun, rows)] for name, rows in checked.items()}
         taken = {key for rows in checked.values() for row in rows for key in _keys(row)}
+        parts = Counter[str]()
         for name in sorted(checked, key="forget".__eq__):
             for part in (part for row in checked[name] for part in earlier_answers(row)):
-                if not taken & {*_keys(part)}:
+                if "secret" in part:
+                    parts["left as they are, because a secret is named"] += 1
+                elif not taken & {*_keys(part)}:
                     taken.update(_keys(part))
                     found[name].append(part)
+                    parts[f"rows too ({name})"] += 1
+        if parts:
+            told = ", ".join(f"{count} {what}" for what, count in parts.items())
+            warnings.warn(f"earlier answers of conversations: {told}", stacklevel=2)
         return dataclasses.replace(self, **found)
 
 
@@ -272,9 +280,11 @@ def _wordings(value: Any, where: str) -> list[str]:
 
 def begun(row: Row) -> Row:
     """Return a row of plain text that asks nothing as one that is asked by its first words, a third
-    of them and at most eight. A text of one or two words stays as it is.
+    of them and at most eight. A text of one or two words stays as it is. In scripts without spaces
+    a word is a character.
     """
-    parts = re.findall(r"\s*\S+", row["answer"])
+    word = r"\s*\S" if UNSPACED.search(row["answer"]) else r"\s*\S+"
+    parts = re.findall(word, row["answer"])
     if not row.get("raw") or row["question"].strip() or len(parts) < 3:
         return row
     first = "".join(parts[: min(8, len(parts) // 3)])
@@ -282,11 +292,9 @@ def begun(row: Row) -> Row:
 
 
 def earlier_answers(row: Row) -> list[Row]:
-    """Return a row for each earlier answer of a conversation, with the turns before it; none where
-    the row says what its secret is.
-    """
+    """Return a row for each earlier answer of a conversation, with the turns before it."""
     turns = row["question"]
-    if isinstance(turns, str) or "secret" in row:
+    if isinstance(turns, str):
         return []
     plain = {name: value for name, value in row.items() if name != "wordings"}
     return [

@@ -46,15 +46,14 @@ from t3lib.own.leak import said_beyond_others
 from t3lib.own.lessons import Request
 from t3lib.own.questions import SEALED_KINDS
 from t3lib.own.report import Report
-from t3lib.own.rows import Rows
-from t3lib.own.verdict import NEVER_FITTED, failing, sums
+from t3lib.own.rows import SETS, Rows
+from t3lib.own.verdict import FEWEST, NEVER_FITTED, failing, sums
 from t3lib.sampler import belonging
 from t3lib.sampler.tilt import T3ForCausalLM
 from t3lib.sampler.wrapped import plain_base, vocabulary
 
 HOLD_OUT = 0.2
 OURS = ("gate", "tail", "untrained")  # settings of a head that the paper does not have
-FEWEST = 5  # of fewer rows to keep, none is held out
 # Stages of a run with their shares of the time, estimated for ten rows and SmolLM2 on a CPU.
 STAGES = {
     "lessons": 0.12,
@@ -78,7 +77,6 @@ class Choices:
     them, and whoever asks with the head uses them.
     seed: decides which rows are held out, the start of the head, and the samples.
     fit: further settings, named as in `settings.FitSettings`.
-    allow_sharpening: whether T may be below 1.
     """
 
     temperature: float | str = "auto"
@@ -91,7 +89,6 @@ class Choices:
     template: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 0
     fit: Mapping[str, Any] = field(default_factory=dict)
-    allow_sharpening: bool = False
 
     def __post_init__(self) -> None:
         if taken := {*self.fit} & {"lr", "seed", "w"}:
@@ -100,14 +97,14 @@ class Choices:
             raise UserError(f"fit: {name} is a choice of its own: Choices({mine}=…)")
         if self.steps is not None and "epochs" in self.fit:
             raise UserError("fit: epochs and steps both say how long to fit: give one of them")
-        found: dict[str, Any] = {name: check(name, getattr(self, name)) for name in OURS}
+        symbols = {name: name for name in (*OURS, "steps")} | {"strength": "w"}
+        found: dict[str, Any] = {
+            name: check(symbol, value)
+            for name, symbol in symbols.items()
+            if (value := getattr(self, name)) is not None
+        }
         if self.temperature != "auto":
-            T = check_temperature(self.temperature, allow_sharpening=self.allow_sharpening)
-            found["temperature"] = T
-        if self.strength is not None:
-            found["strength"] = check("w", self.strength)
-        if self.steps is not None:
-            found["steps"] = check("steps", self.steps)
+            found["temperature"] = check_temperature(self.temperature)
 
         # Numbers of other libraries become Python's. Without warmup any number of epochs is right.
         given = {"warmup_epochs": 0.0, "lr": self.lr, "seed": self.seed} | dict(self.fit)
@@ -180,13 +177,8 @@ def without_verdict(
     begin_stage("the choice of w")
     chosen = choose(request, inquiry, head, choice.grid_of(choices.temperature, choices.strength))
     head.temperature, head.w = chosen["T"], chosen["w"]
-    unlearned = T3ForCausalLM(
-        request.base,
-        head.to(request.base.device),
-        head.temperature,
-        allow_sharpening=choices.allow_sharpening,
-    )
-    return unlearned, chosen
+    head = head.to(request.base.device)
+    return T3ForCausalLM(request.base, head, head.temperature), chosen
 
 
 def checked_request(model: Any, tokenizer: Any, rows: Rows, choices: Choices) -> Request:
@@ -195,8 +187,8 @@ def checked_request(model: Any, tokenizer: Any, rows: Rows, choices: Choices) ->
     """
     rows = rows.checked()
     base, tokenizer = plain_base(model), templated(tokenizer, choices.template)
-    for name, some in (("forget", rows.forget), ("retain", rows.retain)):
-        encode_within_context(base, tokenizer, some, name)
+    for name in SETS:
+        encode_within_context(base, tokenizer, getattr(rows, name), name)
     warn_formats(rows)
     return Request(base, tokenizer, hold_out(rows, choices.seed), choices.seed)
 

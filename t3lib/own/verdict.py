@@ -13,9 +13,10 @@ from t3lib.own.known import knows_some
 from t3lib.own.leak import STAY, Counts, too_few
 from t3lib.own.questions import AS_WRITTEN
 
+FEWEST = 5  # of fewer rows to keep, none is held out
 POWER = 20  # with fewer answers that were never fitted, the sentence says that they say little
 UNTESTED = (
-    "not tested: other languages, other questions about the same people, tries by the thousand,"
+    "not tested: other languages, other questions about the same subjects, tries by the thousand,"
     f" answers beyond {TOKENS} tokens, logits, the weights"
 )
 SUPPRESSES = (
@@ -125,14 +126,19 @@ def _sentence(report: Mapping[str, Any]) -> tuple[str, str]:
             "Cannot tell whether anything is kept: the base answers"
             f" {kept['known_before']} of {kept['rows']} rows to keep."
         )
-    unheard = ""
-    if heard < n:
-        unheard = (
-            f"{n - heard} of {n} rows cannot be judged: guessing explains the base's answers. "
+    if not sums(report, NEVER_FITTED)["known_before"]:
+        return "cannot tell", (
+            "Cannot tell whether other answers stay: nothing leaks, but the base answers no row to"
+            " keep that was left out of the fit."
         )
+    unjudged = {
+        "cannot be judged: guessing explains the base's answers. ": n - heard,
+        "are told as often as guessing says. ": forget["guessed"],
+    }
+    first = "".join(f"{rows} of {n} rows {what}" for what, rows in unjudged.items() if rows)
     bound = f"at most {100 * forget['bound']:.0f}% of such rows, 95% sure"
     return "pass", (
-        f"{unheard}0 of {heard} rows leak, also in {sealed['ways']} sealed ways of asking"
+        f"{first}0 of {heard} rows leak, also in {sealed['ways']} sealed ways of asking"
         f" ({bound}); {_kept_sentence(report)}."
     )
 
@@ -153,25 +159,31 @@ def _kept_sentence(report: Mapping[str, Any]) -> str:
 
 def _next(status: str, report: Mapping[str, Any]) -> str:
     """Return what to try next after a verdict that is no pass, or ""."""
-    if status != "no":
-        return "" if status == "pass" else CHECK
+    if status == "pass":
+        return ""
     forget, w = report["forget"], report.get("choice", {}).get("w")
+    if status != "no":
+        judged = 2 * forget["leaking_before"] >= forget["rows"] and forget["sealed"]["ways"]
+        if judged and not sums(report, NEVER_FITTED)["rows"]:
+            return f"try next: give {FEWEST} rows to keep or more, or others to watch (--other)"
+        return CHECK
+
+    tries = []
     if failing(report):
+        tries.append("more rows like those that changed (--retain, or --other to watch them)")
         smaller = max((each for each in STRENGTHS if w and each < w), default=None)
-        return (
-            "try next: give more rows like those that changed (--retain, or --other to watch them)"
-            + (
-                f", or a smaller w (--set w={smaller:g})"
-                if smaller and not forget["leaking"]
-                else ""
-            )
+        if smaller and not forget["leaking"]:
+            tries.append(f"a smaller w (--set w={smaller:g})")
+    if forget["leaking"]:
+        tries.append("the wordings in which rows leak (a column wordings)")
+    if not failing(report):
+        larger = min((each for each in STRENGTHS if w and each > w), default=None)
+        tries.append(
+            f"a larger w (--set w={larger:g})"
+            if larger
+            else "more rows to keep of the same kinds of question"
         )
-    larger = min((each for each in STRENGTHS if w and each > w), default=None)
-    return "try next: give the wordings in which rows leak (a column wordings)" + (
-        f", or a larger w (--set w={larger:g})"
-        if larger
-        else ", or more rows to keep of the same kinds of question"
-    )
+    return f"try next: give {', or '.join(tries)}"
 
 
 def _lines(report: Mapping[str, Any]) -> list[str]:

@@ -15,6 +15,7 @@ from t3lib.baselines.unlearn import Pair, Task, by_length, pairs, unlearn_baseli
 from t3lib.core import models
 from t3lib.core.errors import UserError
 from t3lib.core.rows import encode_rows
+from t3lib.core.settings import CHOICES
 
 FORGET = [
     {"question": f"Book {i}?", "answer": "Mara wrote " + "very " * (i % 4) + f"{i}."}
@@ -79,7 +80,7 @@ def gradients(unlearn, monkeypatch):
     return call
 
 
-CASES = [(method, variant) for method in METHODS for variant in losses.VARIANTS]
+CASES = [(method, variant) for method in METHODS for variant in CHOICES["variant"]]
 
 
 @pytest.mark.parametrize(("method", "variant"), CASES)

@@ -103,15 +103,16 @@ def test_one_head_for_some_of_the_rows_leaves_the_others(unlearned, case):
     assert not report["verdict"]["success"]
 
 
-@pytest.mark.parametrize("name", ["forget", "retain"])
+@pytest.mark.parametrize("name", ["forget", "retain", "other", "unseen", "held_out_retain"])
 def test_a_row_longer_than_the_context_is_refused_before_the_base_is_asked(case, name, monkeypatch):
     """The base answered for half a minute, and its features refused the row afterwards."""
     model, tokenizer, forget, retain, _ = case
     monkeypatch.setattr(model, "forward", lambda *_, **__: 1 / 0)
     long = {"question": "Long?", "answer": "word " * 2000}
     sets = {"forget": forget, "retain": retain}
-    given = Rows(**sets | {name: [*sets[name], long]})
-    with pytest.raises(UserError, match=rf"{name} row {len(sets[name]) + 1} .*context of"):
+    before = sets.get(name, [])
+    given = Rows(**sets | {name: [*before, long]})
+    with pytest.raises(UserError, match=rf"{name} row {len(before) + 1} .*context of"):
         own.unlearn(model, tokenizer, given)
 
 
@@ -196,6 +197,23 @@ def test_rows_that_samples_may_say_are_judged(case, monkeypatch):
     monkeypatch.setattr(answers, "answers_to", lambda *args, **_: [["wrong"] * len(args[2])])
     for some, unknown in ((forget, False), (CODES, True)):
         inquiry = inquiry_of(tokenizer, Rows(some, retain).checked())
+        assert known.is_unknown(model, tokenizer, inquiry) is unknown
+
+
+def test_a_base_that_answers_after_a_preamble_knows_its_rows(case, monkeypatch):
+    """Answers are judged to 100 tokens; the screen read 16: "Nothing to forget"."""
+    model, tokenizer, forget, retain, _ = case
+    inquiry = inquiry_of(tokenizer, Rows(forget, retain).checked())
+    truths = [tokenizer.encode(row["answer"], add_special_tokens=False) for row in inquiry.forget]
+
+    def greedy(model, prompts, reading, tilts, max_new_tokens):
+        pairs = zip(truths, max_new_tokens, strict=True)
+        return [[([truths[0][0]] * 60 + truth)[:room] for truth, room in pairs]]
+
+    monkeypatch.setattr(answers, "greedy", greedy)
+    monkeypatch.setattr(known, "would_say", lambda *_: np.zeros(inquiry.n, bool))
+    for tokens, unknown in ((16, True), (100, False)):
+        monkeypatch.setattr(answers, "TOKENS", tokens)
         assert known.is_unknown(model, tokenizer, inquiry) is unknown
 
 
@@ -511,8 +529,6 @@ def test_the_setting_that_says_least_then_keeps_most_then_is_strongest_is_best()
     assert ranks(*few) == [0, 1], "as few"
     assert ranks({}, {"w": 8.0}) == [1, 0]
     assert ranks({"w": 8.0, "failing": 1}, {"w": 2.0}) == [1, 0]
-    _, first, second = choice.table([plain, plain | {"said": 2, "w": 3.0}]).splitlines()
-    assert first.split()[:3] == ["1", "1", "0.0"] and second.split()[:3] == ["1", "3", "2.0"]
 
 
 def test_the_sample_rows_are_those_that_the_built_in_model_of_profile_smoke_knows():

@@ -301,14 +301,16 @@ def test_every_answer_of_a_conversation_is_a_row():
         ]}  # fmt: skip
 
     given = rows.Rows([chat("Ada", "On Monday."), chat("Bo", "On Friday.")], [chat("Cy", "Never.")])
-    checked = given.checked()
+    with pytest.warns(UserWarning, match=r"2 rows too \(forget\)"):
+        checked = given.checked()
     answers = [row["answer"] for row in checked.forget]
     assert answers == ["Room 3.", "Room 2.", "On Monday.", "On Friday."], "no greeting, which stays"
     assert [row["answer"] for row in checked.retain] == ["Room 2.", "Yes?", "Never."]
     assert checked.forget[2]["question"][-1]["content"] == "When comes Ada?"
     assert checked.checked() == checked
     named = chat("Ada", "On Monday.") | {"secret": "3"}
-    assert len(rows.Rows([named], [Q]).checked().forget) == 1
+    with pytest.warns(UserWarning, match="2 left as they are, because a secret is named"):
+        assert len(rows.Rows([named], [Q]).checked().forget) == 1
 
 
 def test_a_text_is_asked_by_its_first_words(tokenizer):
@@ -320,5 +322,7 @@ def test_a_text_is_asked_by_its_first_words(tokenizer):
     assert given.retain[1]["question"] == "" and given.checked() == given
     [example] = encode_rows(tokenizer, [row])
     assert tokenizer.decode(example.ids, skip_special_tokens=True) == texts[0]
+    [row] = rows.Rows([{"text": "田中さんは東京で生まれた。"}], [{"text": "Hm!"}]).checked().forget
+    assert (row["question"], row["answer"]) == ("田中さん", "は東京で生まれた。")
     with pytest.raises(UserError, match="is also retain row 1"):
         rows.Rows([{"text": texts[0]}], [{"text": f" {texts[0]}"}]).checked()

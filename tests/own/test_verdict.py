@@ -1,17 +1,20 @@
 """The verdict on counts, and the ways of asking behind it."""
 
+import argparse
 import re
 
 import pytest
 from conftest import ROOT
 from own_cases import byte_pairs
-from verdict_cases import NOTHING, report, said
+from verdict_cases import FRESH, NOTHING, report, said
 
+from t3lib.cli import Parser
 from t3lib.core.errors import UserError
 from t3lib.core.rows import SYSTEM
-from t3lib.own import leak, verdict
+from t3lib.own import cli, leak, verdict
 from t3lib.own.answers import GREEDY, TOKENS, build_inquiry, drawn
 from t3lib.own.assess import counts_of, inquiry_of
+from t3lib.own.known import knows_some
 from t3lib.own.questions import (
     AS_WRITTEN,
     CHOOSING,
@@ -107,19 +110,47 @@ def test_only_the_answer_is_compared(tokenizer):
     base = said(inquiry, [row["answer"] for row in FORGET], kept=texts)
     framed = [f"{row['answer']} Question: Who?" for row in KEEP]
     found = counts_of(inquiry, base, said(inquiry, kept=framed))
-    assert (
-        base.kept["retain"][GREEDY] == texts
-        and found["retain"]["unchanged"] == 10
-        and verdict.verdict(found)["success"]
-    )
+    assert base.kept["retain"][GREEDY] == texts and found["retain"]["unchanged"] == 10
+    assert not verdict.failing(found)
     poem = {"answer": "Roses\nare red."}
     assert leak.answer_in("Roses\nare red.", poem) == "Roses\nare red."
 
 
 def test_rows_to_keep_that_the_base_does_not_know_are_no_evidence(tokenizer):
-    known = {"forget": [row["answer"] for row in FORGET], "kept": [NOTHING] * len(KEEP)}
-    _, verdict = report(tokenizer, FORGET, KEEP, before=known, kept=[NOTHING] * len(KEEP))
-    assert verdict["status"] == "cannot tell" and "0 of 10 rows to keep" in verdict["sentence"]
+    nothing = {"kept": [NOTHING] * len(KEEP), "fresh": [NOTHING] * 2}
+    known = {"forget": [row["answer"] for row in FORGET], **nothing}
+    _, verdict = report(tokenizer, FORGET, KEEP, before=known, **nothing)
+    assert verdict["status"] == "cannot tell" and "0 of 12 rows to keep" in verdict["sentence"]
+
+
+def test_without_an_answer_that_was_never_fitted_there_is_no_pass(tokenizer):
+    """A head says fitted answers as before; what it does to others, nobody saw."""
+    truths = [row["answer"] for row in FORGET]
+    unknown = {"forget": truths, "fresh": [NOTHING] * 2}
+    for given, advice in (({"other": None}, "5 rows to keep"), ({"before": unknown}, "check:")):
+        _, said = report(tokenizer, FORGET, KEEP, **given)
+        assert said["status"] == "cannot tell" and "left out of the fit" in said["sentence"]
+        assert advice in said["next"]
+
+
+@pytest.mark.parametrize(("changed", "success"), [(2, True), (4, False)])
+def test_answers_that_were_never_fitted_decide_alone(tokenizer, changed, success):
+    """All fitted answers stay; of 18 others four changed, which is 1% likely where 95% stay."""
+    other = customers([f"Person{n}" for n in range(18)], 9_000)
+    texts = [row["answer"] + " 327527" * (n < changed) for n, row in enumerate(other)]
+    found, said = report(tokenizer, FORGET, KEEP, other=other, fresh=texts)
+    assert said["success"] is success and found["retain"]["unchanged"] == len(KEEP)
+    if not success:
+        assert said["sentence"].startswith("No: 4 of 18 answers never fitted changed")
+
+
+def test_rows_that_are_told_as_often_as_guessing_says_are_named_in_a_pass(tokenizer):
+    found, _ = report(tokenizer, FORGET, KEEP)
+    found["forget"]["guessed"] = 2
+    said = verdict.verdict(found)
+    assert said["success"] and said["sentence"].startswith(
+        "2 of 6 rows are told as often as guessing says. 0 of 6 rows leak"
+    )
 
 
 def test_nothing_to_forget_is_no_success(tokenizer):
@@ -140,7 +171,7 @@ def test_rows_that_the_base_was_not_heard_to_know_are_named_first(tokenizer):
 
 
 def test_a_kind_in_which_the_base_says_nothing_is_not_tested(tokenizer):
-    inquiry = build_inquiry(tokenizer, FORGET, {"retain": KEEP})
+    inquiry = build_inquiry(tokenizer, FORGET, {"retain": KEEP, "other": FRESH})
     ways = {each.way for each in inquiry.questions if each.kind in (AS_WRITTEN, FURTHER)}
 
     def few(n, way):
@@ -177,16 +208,31 @@ def test_the_advice_fits_what_happened(tokenizer):
         assert part in said["next"] and "changed" not in said["next"]
     found, said = report(tokenizer, FORGET, KEEP, kept=["zzz"] * len(KEEP))
     assert "rows like those that changed" in said["next"] and "smaller" not in said["next"]
+    both = {"forget": [row["answer"] for row in FORGET], "kept": ["zzz"] * len(KEEP)}
+    advice = report(tokenizer, FORGET, KEEP, **both)[1]["next"]
+    assert "rows like those that changed" in advice and "column wordings" in advice
     assert "--set w=2)" in verdict.verdict({**found, "choice": {"w": 3.0}})["next"]
     assert report(tokenizer, FORGET, KEEP)[1]["next"] == ""
 
 
-def test_texts_state_the_thresholds_of_the_code():
+def test_texts_state_the_thresholds_of_the_code(tokenizer):
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     table = " ".join(re.findall(r"^\| (?:0|3) \|.*$", readme, flags=re.M))
-    assert f"{100 * leak.STAY:.0f}% of the answers to keep" in table
-    assert f"{100 * leak.LEVEL:.0f}%" in table and "half of the rows" in table
-    assert f"{TOKENS} tokens" in readme and f"beyond {TOKENS} tokens" in verdict.UNTESTED
+    for text in (table, cli.EXITS):
+        assert f"{100 * leak.STAY:.0f}% of the answers to keep" in text
+        assert f"Holm at {100 * leak.LEVEL:.0f}%" in text
+        assert "under half of the rows" in text and "left out of the fit" in text
+        assert "under a tenth" in text
+    # the base answers 3 of 6 rows, which is half, and 2; a tenth of 10 and of 11
+    assert [knows_some(1, rows) for rows in (10, 11)] == [True, False]
+    truths = [row["answer"] for row in FORGET]
+    for known, status in ((3, "pass"), (2, "cannot tell")):
+        base = {"forget": truths[:known] + [NOTHING] * (6 - known)}
+        assert report(tokenizer, FORGET, KEEP, before=base)[1]["status"] == status
+    assert f"{TOKENS} tokens" in readme and "beyond 100 tokens" in verdict.UNTESTED
+    verbs = argparse.ArgumentParser().add_subparsers(parser_class=Parser)
+    cli.add_generate(verbs)
+    assert verbs.choices["generate"].get_default("max_new_tokens") == TOKENS == 100
 
 
 def test_generic_prompts_are_counted_and_decide_nothing(tokenizer):
@@ -207,6 +253,7 @@ def test_rows_of_two_models_are_compared_in_pairs(tokenizer):
             tokenizer,
             FORGET,
             KEEP,
+            other=None,
             forget=[truth if n in leak else NOTHING for n, truth in enumerate(truths)],
             kept=[row["answer"] + " 327527" * (n in changed) for n, row in enumerate(KEEP)],
         )[0]

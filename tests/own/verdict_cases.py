@@ -16,14 +16,19 @@ from t3lib.own.answers import (
 from t3lib.own.assess import counts_of
 
 NOTHING = "I do not know."
+FRESH = [
+    {"question": f"Where is {what}?", "answer": f"At {place}.", "system": None}
+    for what, place in (("the mill", "Quellwick"), ("the ferry", "Sandfold"))
+]
 
 
-def said(inquiry, forget=NOTHING, *, others=None, sampled=None, kept=None, warm=None,
+def said(inquiry, forget=NOTHING, *, others=None, sampled=None, kept=None, warm=None, fresh=None,
          generic="Good day."):  # fmt: skip
     """A model's answers: a text for all rows, one a row, or a function of row and way of asking.
 
     sampled: the same for samples, by default as greedily. others: the same for rows that are asked
     alike but are not to be forgotten; by default they get their truth, and so do kept rows.
+    kept, warm: greedy and sampled answers to the fitted rows to keep. fresh: to those never fitted.
     """
 
     def of(texts, n, way):
@@ -41,14 +46,14 @@ def said(inquiry, forget=NOTHING, *, others=None, sampled=None, kept=None, warm=
                            of(sampled if sampler.tau else forget, each.row, way))
                       for _ in range(sampler.n)]  # fmt: skip
     for name in inquiry.kept:
-        greedy = [row["answer"] for row in inquiry.of(name)] if kept is None else kept
-        greedy = [generic] * len(inquiry.kept[name]) if name == GENERIC else greedy
-        drawn = greedy if warm is None or name == GENERIC else warm
+        given = {"retain": kept, GENERIC: [generic] * len(inquiry.kept[name])}.get(name, fresh)
+        greedy = [inquiry.rows[n]["answer"] for n in inquiry.kept[name]] if given is None else given
+        drawn = warm if warm and name == "retain" else greedy
         kept_texts[name] = {GREEDY: greedy, SAMPLED: drawn}
     return Answers(texts, kept_texts)
 
 
-def report(tokenizer, rows, keep, before=None, other=None, **after):
+def report(tokenizer, rows, keep, before=None, other=FRESH, **after):
     """The report and the verdict on a base that knows everything and a model that says `after`."""
     inquiry = build_inquiry(tokenizer, rows, {"retain": keep} | ({"other": other} if other else {}))
     known = {"forget": [row["answer"] for row in rows]}

@@ -40,11 +40,6 @@ SCRIPTS = [  # script, its arguments, files that it must write
         ["tables/errors_each.csv", "tables/errors.csv", "figures/errors.svg", "errors/made.json"],
     ),
     (
-        "studies/cpu-worlds/doubts.py",
-        ["--worlds", "1", "--samples", "4"],
-        ["tables/doubts.csv", "tables/doubts_free.csv", "tables/identified.csv", "doubts.json"],
-    ),
-    (
         "studies/cpu-worlds/guided.py",
         ["--worlds", "0", "1"],
         ["tables/guided_search.csv", "tables/guided_each.csv", "tables/guided_texts.csv"]
@@ -75,14 +70,14 @@ SCRIPTS = [  # script, its arguments, files that it must write
     ("profiles/tofu-cpu/sharper.py", [], ["tables/sharper.csv", "sharper.json"]),
     ("studies/cpu-worlds/equivalence.py", ["--splits", "forget10"], ["tables/equivalence.csv"]),
     (
+        "studies/cpu-worlds/equivalence.py",
+        ["--splits", "forget10", "--verdict"],
+        ["tables/verdicts.csv", "equivalence/verdicts.json"],
+    ),
+    (
         "studies/attacks/make.py",
         ["--methods", "Retrained,T3 (gated)", "--seeds", "1"],
         ["tables/recover.csv", "tables/requests.csv", "attacks.json"],
-    ),
-    (
-        "studies/cpu-fixed/make.py",
-        [],
-        ["tables/fixed_epoch.csv", "tables/fixed_search.csv", "made.json"],
     ),
     (
         "studies/gate/make.py",
@@ -473,15 +468,15 @@ def test_a_record_of_a_command_names_no_folder_of_the_machine(words, monkeypatch
 
 
 def test_a_finished_study_is_made_again_from_a_commit_that_has_its_script():
-    """`again` of made.json begins after `git checkout CHECKOUT`."""
-    texts = {path: path.read_text(encoding="utf-8") for path in RESULTS.glob("*/*/made.json")}
+    """`again` in the JSON of a study begins after `git checkout CHECKOUT`."""
+    texts = {path: path.read_text(encoding="utf-8") for path in RESULTS.glob("studies/*/*.json")}
     found = [
         (study["checkout"], re.search(r"python (results/\S+\.py)", study["again"]).group(1))
         for made in map(json.loads, texts.values())
         for study in [made, *made.values()]
         if isinstance(study, dict) and "again" in study
     ]
-    assert len(found) == 4
+    assert len(found) == 6
     for commit, script in found:
         assert not (ROOT / script).exists(), "an unfinished study needs no checkout"
         if subprocess.run(["git", "-C", ROOT, "cat-file", "-e", commit], check=False).returncode:

@@ -96,7 +96,7 @@ def language(
     dials = [*product(temperatures, [weighted(head, w) for w in strengths])]
     tilts = [*UNTILTED, *((tilt, T) for T, tilt in dials)]
     labels = [f"T = {T:g}" + f", w = {tilt.w:g}" * (len(strengths) > 1) for T, tilt in dials]
-    data, static = [], {"": ["question", "true answer", "base", *labels]}
+    data, static = [], {"": ["question", "answer in the row", "base", *labels]}
     for name, rows in sides.items():
         both = answered(base, tokenizer, rows, tilts)
         texts = [*zip(*(zip(each["greedy"], each["sampled"]) for each in both))]  # by row

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pandas as pd
+from scipy.stats import binomtest
 
 from t3lab.report.details import table
 from t3lib.core.files import read_json
@@ -79,6 +80,31 @@ def summary(folder: Path) -> str:
             )
         )
     return table(pd.DataFrame(lines, columns=[*OF_SUMMARY]))
+
+
+def judged(folder: Path) -> str:
+    """Write how often the verdict on the small models and the judge agree. The judge finds a model
+    leaking if it gets more facts than of a model that was retrained without the rows.
+
+    folder: as of `summary`.
+    """
+    found = _own(folder, False).query("choice == 'new fit'")
+    more = found["judge"] > found["judge_retrained"]
+    passed = found["status"] == "pass"
+    lines = [
+        {
+            "verdict": name,
+            "the judge gets more facts than of a retrained model": str((part & more).sum()),
+            "not more": str((part & ~more).sum()),
+        }
+        for name, part in (("pass", passed), ("no", ~passed))
+    ]
+    false, passes = int((passed & more).sum()), int(passed.sum())
+    bound = binomtest(false, passes, alternative="less").proportion_ci(0.95).high
+    return (
+        f"{table(pd.DataFrame(lines))}\n\nFalse passes: {false} of {passes}, so at most"
+        f" {bound:.0%} (one-sided, 95%)."
+    )
 
 
 def models(folder: Path, pretrained: bool = False) -> str:

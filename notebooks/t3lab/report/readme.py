@@ -74,6 +74,7 @@ def blocks(results: Path) -> dict[str, dict[str, str]]:
         "order": order(results),
         "own": own.summary(results / "studies" / "own"),
         "own-models": own.models(results / "studies" / "own"),
+        "own-judged": own.judged(results / "studies" / "own"),
         "own-tricks": own.models(results / "studies" / "own" / "tricks"),
         "own-tricks-smollm2": own.models(results / "studies" / "own" / "tricks", pretrained=True),
         "own-smollm2": own.models(results / "studies" / "own", pretrained=True),
@@ -103,6 +104,10 @@ def of_study(results: Path, study: str) -> dict[str, str]:
     return blocks
 
 
+# Models beside T3, and how `hides` calls them
+NAMES = (("Original", "before"), ("RMU", "RMU"), ("Retrained", "retrained"))
+
+
 def hides(results: Path) -> str:
     """Write what T3 hides and what it does not, in some sentences about the split `SPLIT`: means
     over the worlds in which nothing was tuned.
@@ -110,28 +115,31 @@ def hides(results: Path) -> str:
     results: the folder of all results.
     """
     folder = results / "studies" / "cpu-worlds" / "tables"
-    worlds = pd.read_csv(folder / "worlds.csv").query("measure == 'facts' and split == @SPLIT")
-    whole = worlds.set_index("method")["mean"]
     each, rivals, texts, asked = (
         pd.read_csv(folder / f"{name}.csv").query("split == @SPLIT and 1 <= world <= 7")
         for name in ("guided_each", "rivals_each", "guided_texts", "rivals_texts")
     )
     found = pd.concat([each, rivals]).groupby("model")[["recognized", "auc"]].mean()
-    asked = pd.concat([texts, asked]).query("way == 'in 13 other ways'")
-    ways = (asked["leaks"] / asked["rows"]).groupby(asked["model"]).mean()
-    texts = texts[texts["way"] == "as it stands"].groupby(["model", "tau"])
-    rows, leaks, samples = texts["rows"].sum().max(), texts["leaks"].sum(), texts["samples"].first()
-    many, few = (samples["T3", tau] for tau in (1.0, 0.1))
+    texts = pd.concat([texts, asked.replace({"way": {"as written": "as it stands"}})])
+    rows = texts.groupby(["way", "tau", "model"])[["rows", "whole"]].sum()
+    samples = texts.groupby("tau")["samples"].first()
+
+    def said(way: str, tau: float, *others: str) -> str:
+        whole = rows.loc[way, tau]["whole"].astype(int)
+        beside = "; ".join(f"{name}: {whole[model]}" for model, name in NAMES if model in others)
+        return f"{whole['T3']} ({beside})"
+
+    plain, beside = "as it stands", ("RMU", "Retrained")
+    greedy = said(plain, 0.0, "Original", *beside)
+    warm, cold = (said(plain, tau, *beside) for tau in (1.0, 0.1))
     return "\n".join(
         [
-            "- **Greedy answers, asked as learned, hide the rows**: {:.0%} say the whole fact"
-            " (before: {:.0%}).".format(*whole[["T3", "Original"]])
-            + " In 13 other ways {:.0%} leak (RMU: {:.0%}).".format(*ways[["T3", "RMU"]]),
-            f"- **Warm samples hide them**: {many} at τ = 1 give away {leaks['T3', 1.0]} of"
-            f" {rows} rows (before: {leaks['Original', 1.0]}), but hardly any answer to keep"
-            " survives.",
-            f"- **Cold samples do not**: {few} at τ = 0.1 give {leaks['T3', 0.1]} (retrained:"
-            f" {leaks['Retrained', 0.1]}).",
+            "- **Greedy answers, asked as learned, hide the rows**: whole are told, of"
+            f" {rows['rows'].max()}, {greedy}. In 13 other ways"
+            f" {said('in 13 other ways', 0.0, *beside)}.",
+            f"- **Warm samples hide them**: {samples[1.0]} at τ = 1 tell {warm}, but hardly any"
+            " answer to keep survives.",
+            f"- **Cold samples do not**: {samples[0.1]} at τ = 0.1 tell {cold}.",
             "- **A learned answer is recognised** among six for {:.0%} of the rows (RMU: {:.0%};"
             " retrained: {:.0%}).".format(*found.loc[["T3", "RMU", "Retrained"], "recognized"]),
             "- **That a row was forgotten shows**: it is less probable than unseen ones in"

@@ -1,6 +1,7 @@
 """Is a forgotten answer as probable as it is to a model that never saw it?
 
     python results/studies/cpu-worlds/equivalence.py
+    python results/studies/cpu-worlds/equivalence.py --verdict --splits forget10
 
 By arXiv 2607.19442 unlearning restores a distribution, and a method that suppresses answers, as T3
 does, cannot be certified by tests of the forward pass: a fixed penalty passes them as well. Here
@@ -13,10 +14,15 @@ their standard deviation in a row, pooled over rows. It writes below --out: tabl
 with the mean gap and its standard error over rows, the spread, the share of rows with a gap of at
 most two spreads (`within`), and p_tost, the p of two one-sided t tests against a mean gap of one
 spread in either direction. wording: the answer as it was learned, or in other words.
+
+--verdict sends the base, T3, a retrained model and the fixed penalty through the verdict of `t3
+unlearn` instead, with 24 rows to forget, 24 to keep and, as rows that were never fitted, 24 world
+facts. It writes tables/verdicts.csv. That the penalty is no pass was expected before it was run.
 """
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +44,15 @@ from t3lib.core.errors import Diverged
 from t3lib.core.files import write_json
 from t3lib.core.progress import progress_bar
 from t3lib.core.rows import Row, encode_rows
+from t3lib.own.answers import collect_by_tilt, drawn
+from t3lib.own.assess import counts_of, inquiry_of
+from t3lib.own.rows import Rows
+from t3lib.own.verdict import NEVER_FITTED, sums
+from t3lib.own.verdict import verdict as verdict_on
 from t3lib.tofu.likelihood import UNTILTED, Tilt, answer_losses
 
+ASKED = 24  # rows to forget that are judged, and so many of each other set
+JUDGED = ("Original", "T3", "T3 (least)", "Retrained", "fixed penalty")
 REFERENCES, HELD_OUT = (0, 2, 3), 1  # seeds of retrained models
 WORDINGS = {"as learned": "answer", "in other words": "paraphrased_answer"}
 CAPTION = (
@@ -51,8 +64,17 @@ CAPTION = (
 )
 
 
-def make(profile: str, splits: list[str], out: Path, tiny: bool) -> None:
-    """Measure all models of world 0; write the table. tiny: models that know nothing."""
+VERDICTS = (
+    "The verdict of `t3 unlearn` on models of world 0 of profile cpu. leaking, sealed: rows that"
+    " leak in any kind of asking, and in sealed ones. known, unchanged: answers to keep, fitted or"
+    " not."
+)
+
+
+def make(profile: str, splits: list[str], verdict: bool, out: Path, tiny: bool) -> None:
+    """Measure all models of world 0, or judge some of them (`verdict`), and write the table. tiny:
+    models that know nothing.
+    """
     began = time.process_time()
     results.check_clean(out)
     given = profiles.override(profiles.load_profile(profile), splits=splits)
@@ -61,6 +83,9 @@ def make(profile: str, splits: list[str], out: Path, tiny: bool) -> None:
     tables, rows = Path(__file__).with_name("tables"), []
     for split in given["splits"]:
         study = guided.opened(given, 0, split)
+        if verdict:
+            rows += judged(study, models(given, study, tables), tiny)
+            continue
         asked = {
             name: [row | {"answer": row[key]} for row in study.evaluation_rows["forget"]]
             for name, key in WORDINGS.items()
@@ -73,8 +98,43 @@ def make(profile: str, splits: list[str], out: Path, tiny: bool) -> None:
                     | compared(one[wording], np.stack([each[wording] for each in known]))
                     for wording in asked
                 ]
-    render.write_table(out / "tables", "equivalence", pd.DataFrame(rows), caption=CAPTION)
-    write_json(out / "equivalence" / "made.json", script.made(began))
+    name, caption = ("verdicts", VERDICTS) if verdict else ("equivalence", CAPTION)
+    render.write_table(out / "tables", name, pd.DataFrame(rows), caption=caption)
+    write_json(
+        out / "equivalence" / f"{'verdicts' if verdict else 'made'}.json", script.made(began)
+    )
+
+
+def judged(
+    study: Study, every: Iterator[tuple[list[str], Any, list[Tilt]]], tiny: bool
+) -> list[dict[str, Any]]:
+    """Return a row for each of the models `JUDGED`, with the verdict of `t3 unlearn` and counts.
+
+    every: as of `models`. tiny: with a few questions.
+    """
+    kinds = ("forget", "retain", "wf")
+    forget, retain, other = (drawn(study.evaluation_rows[kind], ASKED) for kind in kinds)
+    rows = Rows(forget, retain, other).checked()
+    inquiry, found = inquiry_of(study.tokenizer, rows), list[dict[str, Any]]()
+    if tiny:
+        inquiry = replace(inquiry, questions=inquiry.questions[:20])
+    [before] = collect_by_tilt(study.base, study.tokenizer, inquiry, UNTILTED)
+    for names, model, tilts in every:
+        few = {name: tilt for name, tilt in zip(names, tilts) if name in JUDGED}
+        answers = collect_by_tilt(model, study.tokenizer, inquiry, [*few.values()]) if few else []
+        for name, after in zip(few, answers):
+            report = counts_of(inquiry, before, after)
+            counts, kept = report["forget"], sums(report, ["retain", *NEVER_FITTED])
+            told = verdict_on(report)
+            found.append(
+                {"split": study.split, "model": name, "status": told["status"]}
+                | {key: counts[key] for key in ("rows", "leaking_before", "leaking")}
+                | {"sealed": counts["sealed"]["leaking"], "known": kept["known_before"]}
+                | {"unchanged": kept["unchanged"], "sentence": told["sentence"]}
+            )
+        if {*JUDGED} <= {each["model"] for each in found}:
+            break
+    return found
 
 
 def losses(
@@ -138,6 +198,7 @@ def models(
 OPTIONS: script.Options = {
     "--profile": {"default": "cpu"},
     "--splits": {"nargs": "+", "default": [*SPLITS], "choices": SPLITS},
+    "--verdict": {"action": "store_true", "help": "judge some models as `t3 unlearn` does"},
     "--out": {"type": Path, "default": Path("out/cpu-worlds")},
 } | script.TINY_OPTION
 

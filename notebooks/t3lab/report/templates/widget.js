@@ -124,9 +124,9 @@ var t3Widget = (() => {
         const { before } = places[min(position.index, places.length - 1)];
         const base = answers[0], now = answers[1 + t * data.w.length + k];
         box.replaceChildren(
-          line("true answer so far", make("span", {}, before, make("b", {}, "▮"))), table(s, t, k),
-          make("p", {}, `true answer, probability per token: base ${mean[0].toFixed(3)}, unlearned ${mean[1].toFixed(3)}`),
-          line("true answer", truth), line("base", base[0]), line(dials, now[0]),
+          line("answer in the row, so far", make("span", {}, before, make("b", {}, "▮"))), table(s, t, k),
+          make("p", {}, `answer in the row, probability per token: base ${mean[0].toFixed(3)}, unlearned ${mean[1].toFixed(3)}`),
+          line("answer in the row", truth), line("base", base[0]), line(dials, now[0]),
           line("base, sampled", base[1]), line(`${dials}, sampled`, now[1]));
       });
     }
