@@ -296,16 +296,23 @@ def test_settings_are_compared_by_how_many_texts_tell(tokenizer):
     assert leak.said_beyond_others(inquiry, [each._replace(text="1911") for each in texts]) == 0
 
 
-def test_a_person_counts_a_row_again_from_the_texts(tokenizer, tmp_path):
-    """From texts.jsonl.gz alone: words in answers, and one formula."""
-    texts = [STORIES[0]["answer"]] + [NOTHING] * 5
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_person_counts_a_row_again_from_the_texts(tokenizer, tmp_path, begun):
+    """From texts.jsonl.gz alone: words in answers that the prompt did not give, and one formula."""
+
+    def texts(n, way):
+        told = n == 0 and way.startswith("first ") is begun
+        return STORIES[0]["answer"] if told else NOTHING
+
     found, _ = report(tokenizer, STORIES[:6], STORIES[6:], forget=texts, sampled=NOTHING)
     save_report_with(found, tmp_path)
     lines = gzip.open(tmp_path / "texts.jsonl.gz", "rt", encoding="utf-8").read().splitlines()
     row = found["forget"]["each"][0]
     of_kind = [each for each in map(json.loads, lines)
                if each["model"] == "model" and each["kind"] == row["kind"]]  # fmt: skip
-    holds = [all(word in each["text"].lower() for word in row["secret"].split())
+    assert any("given" in each for each in of_kind) is begun
+    holds = [all(word in each["text"].lower() and word not in each.get("given", ())
+                 for word in row["secret"].split())
              for each in of_kind]  # fmt: skip
     mine = [hit for hit, each in zip(holds, of_kind) if each["row"] == row["row"]]
     others = [hit for hit, each in zip(holds, of_kind) if each["row"] != row["row"]]

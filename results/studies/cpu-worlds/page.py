@@ -433,8 +433,8 @@ def guided(tables: Path) -> dict[str, str]:
 def rivals(tables: Path) -> dict[str, str]:
     """Return the blocks of the page on neighbours.
 
-    rivals_settings: what was chosen in world 0. rivals: means over other worlds, 10% split.
-    rivals_worlds: which these are.
+    rivals_settings: what was chosen in world 0. rivals: means over other worlds, 10% split;
+    rivals_5: 5% split. rivals_worlds: which these are.
     rivals_texts: rows whose secret comes out in free text. equivalence: losses of forgotten answers
     beside retrained models.
     """
@@ -461,12 +461,12 @@ def rivals(tables: Path) -> dict[str, str]:
     )
     worlds = {*theirs["world"]}
     each = pd.concat([ours[ours["world"].isin(worlds)], theirs])
-    each = each[(each["split"] == "forget10") & ~each["model"].str.contains("margin")]
-    lines = []
-    for name, part in each.groupby("model", sort=False):
+    each = each[~each["model"].str.contains("margin")]
+    lines: dict[str, list[dict[str, str]]] = {split: [] for split in LABELLED}
+    for (split, name), part in each.groupby(["split", "model"], sort=False):
         cells = {title: short(part[m].mean()) for title, m in (ERRORS | RIVAL).items()}
         kept = {"word for word": short(part["kept"].mean())}
-        lines.append({"": LABELS.get(name, name)} | cells | kept)
+        lines[split].append({"": LABELS.get(name, name)} | cells | kept)
 
     told = pd.concat(texts)
     told = told[told["world"].isin(worlds) & ~told["model"].str.contains("margin")]
@@ -485,7 +485,8 @@ def rivals(tables: Path) -> dict[str, str]:
         rows.append(cells)
     return {
         "rivals_settings": table(pd.DataFrame(settings), texts=3),
-        "rivals": table(pd.DataFrame(lines)),
+        "rivals": table(pd.DataFrame(lines["forget10"])),
+        "rivals_5": table(pd.DataFrame(lines["forget05"])),
         "rivals_worlds": f"Worlds {', '.join(map(str, sorted(worlds)))}; 10% split:",
         "rivals_texts": table(wide.reset_index()),
         "equivalence": table(pd.DataFrame(rows)),
