@@ -60,10 +60,10 @@ def place(memorised, tmp_path_factory):
     sample rows. Every file has a few rows, because each is asked in many ways.
     """
     folder = tmp_path_factory.mktemp("reader")
-    model, tokenizer, forget, retain, _ = memorised
+    model, tokenizer, forget, retain, other = memorised
     model.save_pretrained(folder / "MODEL")
     tokenizer.save_pretrained(folder / "MODEL")
-    for name, rows in (("forget", forget), ("retain", retain)):
+    for name, rows in (("forget", forget), ("retain", retain), ("other", other)):
         (folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows[:6])))
     (folder / "notebooks" / "sample").mkdir(parents=True)
     for path in (ROOT / "notebooks" / "sample").glob("*.jsonl"):

@@ -121,7 +121,7 @@ def add_evaluate(verbs: Any) -> None:
         "evaluate",
         "report what a model, with or without heads, still says of some rows",
         evaluate,
-        f"{ON_HEAD} {ROWS} --out report",
+        f"{ON_HEAD} {ROWS} --other other.jsonl --out report",
     )
     p.description = f"{p.description} {EXITS}"
     add_model(p, required=False)

@@ -82,13 +82,18 @@ def would_say(
     return known
 
 
+def _answers(base: Any, tokenizer: Any, rows: Sequence[Row]) -> list[str]:
+    """Return greedy answers to rows, read as far as they are judged."""
+    return answers.answers_to(base, tokenizer, rows, least=answers.TOKENS)[0]
+
+
 def is_unknown(base: Any, tokenizer: Any, inquiry: Inquiry) -> bool:
     """Return True if the base knows less than a tenth of the rows to forget, as they are asked.
 
     It knows a row that it answers, or whose distinctive words it finds so likely that samples would
     say them. Nothing else is asked, so this takes much less time than judging a head.
     """
-    [texts] = answers.answers_to(base, tokenizer, inquiry.forget, least=answers.TOKENS)
+    texts = _answers(base, tokenizer, inquiry.forget)
     scores = token_scores(base, encode_rows(tokenizer, inquiry.forget), Reading(pad_id(tokenizer)))
     known = would_say(tokenizer, inquiry, scores)
     known |= [knows(inquiry, number, text) for number, text in enumerate(texts)]
@@ -105,7 +110,7 @@ def check_unseen(base: Any, tokenizer: Any, rows: Rows) -> None:
 
     unseen = drawn(rows.unseen, answers.CONTROL_ROWS[1])
     inquiry = build_inquiry(tokenizer, [], {"unseen": unseen}, [*rows.forget, *rows.retain])
-    [texts] = answers.answers_to(base, tokenizer, unseen)
+    texts = _answers(base, tokenizer, unseen)
     known = sum(map(partial(knows, inquiry), inquiry.kept["unseen"], texts))
     if known > max(1, len(texts) / 4):
         raise UserError(
@@ -134,7 +139,7 @@ def warn_unknown(base: Any, tokenizer: Any, inquiry: Inquiry) -> None:
     """
     for name, numbers in inquiry.kept.items():
         some = numbers[:FEW] if name != GENERIC else ()
-        [texts] = answers.answers_to(base, tokenizer, [inquiry.rows[number] for number in some])
+        texts = _answers(base, tokenizer, [inquiry.rows[number] for number in some])
         known = sum(map(partial(knows, inquiry), some, texts))
         if some and not knows_some(known, len(some)):
             warnings.warn(
@@ -157,7 +162,7 @@ def best_other_format(base: Any, tokenizer: Any, inquiry: Inquiry) -> str | None
     counts = {}
     for name, others in formats.items():
         try:
-            [texts] = answers.answers_to(base, tokenizer, [*others.values()])
+            texts = _answers(base, tokenizer, [*others.values()])
         except UserError:  # a template that cannot render it
             continue
         counts[name] = sum(map(partial(knows, inquiry), others, texts))

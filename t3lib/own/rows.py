@@ -35,6 +35,7 @@ USED = {
 }
 UNUSED = ("paraphrased_answer", "perturbed_answer")  # TOFU's, in whatever shape
 TEXTS = ("question", "answer", "prompt", "completion", "text", "system")  # columns of text
+ALONE = UNSPACED.pattern[1:-1]  # characters that are words where a text is asked by its first ones
 SETS = ("forget", "retain", "other", "unseen", "held_out_retain")  # of `Rows`
 
 Source = Any  # a sequence of rows, or the name of a file or Hub data set
@@ -119,15 +120,18 @@ class Rows:
         parts = Counter[str]()
         for name in sorted(checked, key="forget".__eq__):
             for part in (part for row in checked[name] for part in earlier_answers(row)):
+                if taken & {*_keys(part)}:
+                    continue
+                taken.update(_keys(part))
                 if "secret" in part:
                     parts["left as they are, because a secret is named"] += 1
-                elif not taken & {*_keys(part)}:
-                    taken.update(_keys(part))
+                else:
                     found[name].append(part)
                     parts[f"rows too ({name})"] += 1
         if parts:
             told = ", ".join(f"{count} {what}" for what, count in parts.items())
-            warnings.warn(f"earlier answers of conversations: {told}", stacklevel=2)
+            # told once, though a command checks its rows more than once
+            warnings.warn(f"earlier answers of conversations: {told}", stacklevel=1)
         return dataclasses.replace(self, **found)
 
 
@@ -283,8 +287,7 @@ def begun(row: Row) -> Row:
     of them and at most eight. A text of one or two words stays as it is. In scripts without spaces
     a word is a character.
     """
-    word = r"\s*\S" if UNSPACED.search(row["answer"]) else r"\s*\S+"
-    parts = re.findall(word, row["answer"])
+    parts = re.findall(rf"\s*(?:[{ALONE}]|[^\s{ALONE}]+)", row["answer"])
     if not row.get("raw") or row["question"].strip() or len(parts) < 3:
         return row
     first = "".join(parts[: min(8, len(parts) // 3)])

@@ -65,7 +65,8 @@ def folded(text: str) -> str:
     )
 
 
-BARE = str.maketrans("łøđıßæœŁØĐÆŒ", "lodisaoLODAO")  # letters that no mark takes apart
+# letters that no mark takes apart
+BARE = str.maketrans("łøđıæœŁØĐÆŒ", "lodiaoLODAO") | {ord(letter): "ss" for letter in "ßẞ"}
 
 
 @lru_cache(2**16)

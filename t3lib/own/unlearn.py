@@ -97,12 +97,10 @@ class Choices:
             raise UserError(f"fit: {name} is a choice of its own: Choices({mine}=…)")
         if self.steps is not None and "epochs" in self.fit:
             raise UserError("fit: epochs and steps both say how long to fit: give one of them")
-        symbols = {name: name for name in (*OURS, "steps")} | {"strength": "w"}
-        found: dict[str, Any] = {
-            name: check(symbol, value)
-            for name, symbol in symbols.items()
-            if (value := getattr(self, name)) is not None
-        }
+        found: dict[str, Any] = {name: check(name, getattr(self, name)) for name in OURS}
+        for name, symbol in {"strength": "w", "steps": "steps"}.items():
+            if (value := getattr(self, name)) is not None:
+                found[name] = check(symbol, value)
         if self.temperature != "auto":
             found["temperature"] = check_temperature(self.temperature)
 

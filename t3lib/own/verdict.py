@@ -27,6 +27,10 @@ CHECK = (
     "check: the model, its chat template (--set template.NAME), the system text (--system,"
     " --no-system), and whether the rows should be messages or plain text"
 )
+FRESH = (
+    f"try next: give rows that no head is fitted on: {FEWEST} rows to keep or more to t3 unlearn,"
+    " others (--other), or those that were held out (t3 evaluate --holdout)"
+)
 NAMES = {
     "retain": "rows to keep",
     "held_out_retain": "rows to keep, never fitted",
@@ -163,9 +167,10 @@ def _next(status: str, report: Mapping[str, Any]) -> str:
         return ""
     forget, w = report["forget"], report.get("choice", {}).get("w")
     if status != "no":
-        judged = 2 * forget["leaking_before"] >= forget["rows"] and forget["sealed"]["ways"]
-        if judged and not sums(report, NEVER_FITTED)["rows"]:
-            return f"try next: give {FEWEST} rows to keep or more, or others to watch (--other)"
+        kept, fresh = sums(report, ["retain", *NEVER_FITTED]), sums(report, NEVER_FITTED)
+        told = 2 * forget["leaking_before"] >= forget["rows"] and forget["sealed"]["ways"]
+        if told and knows_some(kept["known_before"], kept["rows"]) and not fresh["known_before"]:
+            return FRESH
         return CHECK
 
     tries = []

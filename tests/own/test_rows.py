@@ -1,6 +1,7 @@
 """Rows as people have them: every form and every kind of file, and what is said when none fits."""
 
 import json
+import warnings
 
 import pandas as pd
 import pytest
@@ -309,8 +310,12 @@ def test_every_answer_of_a_conversation_is_a_row():
     assert checked.forget[2]["question"][-1]["content"] == "When comes Ada?"
     assert checked.checked() == checked
     named = chat("Ada", "On Monday.") | {"secret": "3"}
-    with pytest.warns(UserWarning, match="2 left as they are, because a secret is named"):
-        assert len(rows.Rows([named], [Q]).checked().forget) == 1
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("default")
+        once = rows.Rows([named], [Q]).checked()
+        assert once.checked() == once and len(once.forget) == 1, "a command checks twice"
+    [warning] = told
+    assert "2 left as they are, because a secret is named" in str(warning.message)
 
 
 def test_a_text_is_asked_by_its_first_words(tokenizer):
@@ -324,5 +329,8 @@ def test_a_text_is_asked_by_its_first_words(tokenizer):
     assert tokenizer.decode(example.ids, skip_special_tokens=True) == texts[0]
     [row] = rows.Rows([{"text": "田中さんは東京で生まれた。"}], [{"text": "Hm!"}]).checked().forget
     assert (row["question"], row["answer"]) == ("田中さん", "は東京で生まれた。")
+    mixed = "Ada Lovelace (愛) was born in London in 1815."
+    [row] = rows.Rows([{"text": mixed}], [{"text": "Hm!"}]).checked().forget
+    assert row["question"] == "Ada Lovelace (", "no Latin word is cut"
     with pytest.raises(UserError, match="is also retain row 1"):
         rows.Rows([{"text": texts[0]}], [{"text": f" {texts[0]}"}]).checked()

@@ -127,10 +127,10 @@ def test_without_an_answer_that_was_never_fitted_there_is_no_pass(tokenizer):
     """A head says fitted answers as before; what it does to others, nobody saw."""
     truths = [row["answer"] for row in FORGET]
     unknown = {"forget": truths, "fresh": [NOTHING] * 2}
-    for given, advice in (({"other": None}, "5 rows to keep"), ({"before": unknown}, "check:")):
+    for given in ({"other": None}, {"before": unknown}):
         _, said = report(tokenizer, FORGET, KEEP, **given)
         assert said["status"] == "cannot tell" and "left out of the fit" in said["sentence"]
-        assert advice in said["next"]
+        assert "no head is fitted on: 5 rows to keep" in said["next"]
 
 
 @pytest.mark.parametrize(("changed", "success"), [(2, True), (4, False)])

@@ -97,9 +97,11 @@ def judged(folder: Path) -> str:
             "the judge gets more facts than of a retrained model": str((part & more).sum()),
             "not more": str((part & ~more).sum()),
         }
-        for name, part in (("pass", passed), ("no", ~passed))
+        for name, part in (("pass", passed), ("no pass", ~passed))
     ]
     false, passes = int((passed & more).sum()), int(passed.sum())
+    if not passes:
+        return table(pd.DataFrame(lines))
     bound = binomtest(false, passes, alternative="less").proportion_ci(0.95).high
     return (
         f"{table(pd.DataFrame(lines))}\n\nFalse passes: {false} of {passes}, so at most"

@@ -109,8 +109,8 @@ NAMES = (("Original", "before"), ("RMU", "RMU"), ("Retrained", "retrained"))
 
 
 def hides(results: Path) -> str:
-    """Write what T3 hides and what it does not, in some sentences about the split `SPLIT`: means
-    over the worlds in which nothing was tuned.
+    """Write what T3 hides and what it does not, in some sentences about the split `SPLIT`: sums of
+    rows and means of shares over the worlds in which nothing was tuned.
 
     results: the folder of all results.
     """
@@ -135,8 +135,7 @@ def hides(results: Path) -> str:
     return "\n".join(
         [
             "- **Greedy answers, asked as learned, hide the rows**: whole are told, of"
-            f" {rows['rows'].max()}, {greedy}. In 13 other ways"
-            f" {said('in 13 other ways', 0.0, *beside)}.",
+            f" {rows['rows'].max()}, {greedy}.",
             f"- **Warm samples hide them**: {samples[1.0]} at τ = 1 tell {warm}, but hardly any"
             " answer to keep survives.",
             f"- **Cold samples do not**: {samples[0.1]} at τ = 0.1 tell {cold}.",

@@ -243,7 +243,7 @@ def figure(over_worlds: pd.DataFrame) -> Figure:
 
 
 OPTIONS: script.Options = {
-    "--profile": {"default": "cpu"},
+    "--profile": {"default": "cpu", "choices": [*guided.GRIDS]},
     "--data": {"help": "folder with TOFU's files, or hub; in place of the profile's"},
     "--splits": {"nargs": "+", "default": [*SPLITS], "choices": SPLITS},
     "--worlds": {"type": int, "nargs": "+", "default": [0, 1, 2, 3, 4, 5, 6, 7]},

@@ -459,9 +459,11 @@ def rivals(tables: Path) -> dict[str, str]:
         )
         for frame in (theirs, *texts)
     )
-    worlds = {*theirs["world"]}
-    each = pd.concat([ours[ours["world"].isin(worlds)], theirs])
+    measured = pd.MultiIndex.from_frame(theirs[["world", "split"]])
+    same = pd.MultiIndex.from_frame(ours[["world", "split"]]).isin(measured)
+    each = pd.concat([ours[same], theirs])
     each = each[~each["model"].str.contains("margin")]
+    worlds = {*theirs.loc[theirs["split"] == "forget10", "world"]}
     lines: dict[str, list[dict[str, str]]] = {split: [] for split in LABELLED}
     for (split, name), part in each.groupby(["split", "model"], sort=False):
         cells = {title: short(part[m].mean()) for title, m in (ERRORS | RIVAL).items()}
@@ -486,7 +488,7 @@ def rivals(tables: Path) -> dict[str, str]:
     return {
         "rivals_settings": table(pd.DataFrame(settings), texts=3),
         "rivals": table(pd.DataFrame(lines["forget10"])),
-        "rivals_5": table(pd.DataFrame(lines["forget05"])),
+        **({"rivals_5": table(pd.DataFrame(lines["forget05"]))} if lines["forget05"] else {}),
         "rivals_worlds": f"Worlds {', '.join(map(str, sorted(worlds)))}; 10% split:",
         "rivals_texts": table(wide.reset_index()),
         "equivalence": table(pd.DataFrame(rows)),

@@ -288,7 +288,7 @@ def test_both_dials_of_one_product_give_one_greedy_answer(base, head, tokenizer,
     model = T3ForCausalLM(base, weighted(head, 2.5), 1.0)
     rows = {"to forget": ROWS[0], "<to keep>": ROWS[1]}
     lines = eo.table(model, tokenizer, rows).set_index("")
-    assert [*lines] == [*rows] and lines.loc["answer in the row", "to forget"] == "Ann did."
+    assert [*lines] == [*rows] and lines.loc["true answer", "to forget"] == "Ann did."
     texts = [f"T = {T:g}, w = {w:g}" for T, w in eo.DIALS]
     assert (lines.loc[f"{texts[1]}, greedy"] == lines.loc[f"{texts[2]}, greedy"]).all()
     sampled = lines.loc[[f"{text}, sampled at τ = 1" for text in texts]]
