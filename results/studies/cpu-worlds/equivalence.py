@@ -16,7 +16,7 @@ most two spreads (`within`), and p_tost, the p of two one-sided t tests against 
 spread in either direction. wording: the answer as it was learned, or in other words.
 
 --verdict sends the base, T3, a retrained model and the fixed penalty through the verdict of `t3
-unlearn` instead, with 24 rows to forget, 24 to keep and, as rows that were never fitted, 24 world
+unlearn` instead, with 24 rows to forget, 100 to keep and, as rows that were never fitted, the world
 facts. It writes tables/verdicts.csv. That the penalty is no pass was expected before it was run.
 """
 
@@ -43,7 +43,7 @@ from t3lib.baselines.losses import METHODS
 from t3lib.core.errors import Diverged
 from t3lib.core.files import write_json
 from t3lib.core.progress import progress_bar
-from t3lib.core.rows import Row, encode_rows
+from t3lib.core.rows import SYSTEM, Row, encode_rows
 from t3lib.own.answers import collect_by_tilt, drawn
 from t3lib.own.assess import counts_of, inquiry_of
 from t3lib.own.rows import Rows
@@ -51,7 +51,7 @@ from t3lib.own.verdict import NEVER_FITTED, sums
 from t3lib.own.verdict import verdict as verdict_on
 from t3lib.tofu.likelihood import UNTILTED, Tilt, answer_losses
 
-ASKED = 24  # rows to forget that are judged, and so many of each other set
+ASKED = 24  # rows to forget that are judged
 JUDGED = ("Original", "T3", "T3 (least)", "Retrained", "fixed penalty")
 REFERENCES, HELD_OUT = (0, 2, 3), 1  # seeds of retrained models
 WORDINGS = {"as learned": "answer", "in other words": "paraphrased_answer"}
@@ -112,9 +112,8 @@ def judged(
 
     every: as of `models`. tiny: with a few questions.
     """
-    kinds = ("forget", "retain", "wf")
-    forget, retain, other = (drawn(study.evaluation_rows[kind], ASKED) for kind in kinds)
-    rows = Rows(forget, retain, other).checked()
+    sets = study.evaluation_rows
+    rows = Rows(drawn(sets["forget"], ASKED), sets["retain"], sets["wf"], system=SYSTEM).checked()
     inquiry, found = inquiry_of(study.tokenizer, rows), list[dict[str, Any]]()
     if tiny:
         inquiry = replace(inquiry, questions=inquiry.questions[:20])

@@ -63,7 +63,12 @@ IN_SHORT += (LABELS["Retrained"], *(f"{one} minus {other}" for one, other in MIN
 SHORT = ("D", "Forget Error", "leak", "Retain Error", "word for word", "not fitted", "other ways")
 # Measures with their titles: of the table `worlds`, and of the paper's errors.
 COLUMNS = {"D": "ks_held_out", "words": "mu_rouge", "score": "retain"}
-OTHER_WAYS = ("other ways", "told in other ways")  # rows to forget that leak, facts to keep
+PLAIN = ("as it stands", "as written")  # how tables of texts call a question as it was learned
+OTHER_WAYS = (
+    "greedy",
+    "other ways",
+    "told in other ways",
+)  # rows to forget that leak, facts to keep
 JUDGED = {
     "Forget Error": "forget_error",
     "leak": "leak",
@@ -186,9 +191,9 @@ def against(tables: Path) -> pd.DataFrame:
         )
     )
     held_out = held_out[(held_out["fitted"] == 0) | held_out["model"].isin([*LABELS])]
-    told = pd.concat(texts)
+    told = pd.concat(texts).assign(share=lambda each: each["leaks"] / each["rows"])
+    greedy = told[told["way"].isin(PLAIN) & (told["tau"] == 0)]
     told = told[told["way"].str.fullmatch(OTHERWISE)]
-    told = told.assign(share=told["leaks"] / told["rows"])
     of_t3 = errors.set_index(["lr", "temperature", "w", "gate"]).sort_index()
     least = pd.concat([guided[guided["model"] == LEAST], baselines])
     least = least.rename(columns={"ks_statistic": "ks_held_out"}).assign(retain=least["score"])
@@ -201,6 +206,7 @@ def against(tables: Path) -> pd.DataFrame:
         if name in {*least["model"]}:
             parts = [(least[least["model"] == name], COLUMNS | JUDGED)]
         parts += [
+            (greedy[greedy["model"] == name], {"greedy": "share"}),
             (told[told["model"] == name], {"other ways": "share"}),
             (kept[kept["model"] == name], {"told in other ways": "said"}),
             (held_out[held_out["model"] == name], HELD_OUT),
