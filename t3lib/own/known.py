@@ -83,7 +83,7 @@ def would_say(
 
 
 def _answers(base: Any, tokenizer: Any, rows: Sequence[Row]) -> list[str]:
-    """Return greedy answers to rows, read as far as they are judged."""
+    """Return greedy answers to rows, to as many tokens as the verdict reads."""
     return answers.answers_to(base, tokenizer, rows, least=answers.TOKENS)[0]
 
 

@@ -117,17 +117,17 @@ class Rows:
         # also in a set to keep is not forgotten.
         found: dict[str, Any] = {name: [*map(begun, rows)] for name, rows in checked.items()}
         taken = {key for rows in checked.values() for row in rows for key in _keys(row)}
-        parts = Counter[str]()
+        parts, left = Counter[str](), set[tuple[str, str]]()
         for name in sorted(checked, key="forget".__eq__):
             for part in (part for row in checked[name] for part in earlier_answers(row)):
-                if taken & {*_keys(part)}:
-                    continue
-                taken.update(_keys(part))
                 if "secret" in part:
-                    parts["left as they are, because a secret is named"] += 1
-                else:
+                    left.add(_keys(part))
+                elif not taken & {*_keys(part)}:
+                    taken.update(_keys(part))
                     found[name].append(part)
-                    parts[f"rows too ({name})"] += 1
+                    parts[f"become rows of their own ({name})"] += 1
+        if stay := sum(not taken & {*keys} for keys in left):
+            parts["are not forgotten, because a secret is named"] = stay
         if parts:
             told = ", ".join(f"{count} {what}" for what, count in parts.items())
             # told once, though a command checks its rows more than once

@@ -28,8 +28,8 @@ CHECK = (
     " --no-system), and whether the rows should be messages or plain text"
 )
 FRESH = (
-    f"try next: give rows that no head is fitted on: {FEWEST} rows to keep or more to t3 unlearn,"
-    " others (--other), or those that were held out (t3 evaluate --holdout)"
+    f"try next: give rows to keep that no head is fitted on: at least {FEWEST} to t3 unlearn, which"
+    " then holds some out, or further ones (--other; to t3 evaluate also --holdout)"
 )
 NAMES = {
     "retain": "rows to keep",

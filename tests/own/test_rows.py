@@ -302,7 +302,7 @@ def test_every_answer_of_a_conversation_is_a_row():
         ]}  # fmt: skip
 
     given = rows.Rows([chat("Ada", "On Monday."), chat("Bo", "On Friday.")], [chat("Cy", "Never.")])
-    with pytest.warns(UserWarning, match=r"2 rows too \(forget\)"):
+    with pytest.warns(UserWarning, match=r"2 become rows of their own \(forget\)"):
         checked = given.checked()
     answers = [row["answer"] for row in checked.forget]
     assert answers == ["Room 3.", "Room 2.", "On Monday.", "On Friday."], "no greeting, which stays"
@@ -315,7 +315,12 @@ def test_every_answer_of_a_conversation_is_a_row():
         once = rows.Rows([named], [Q]).checked()
         assert once.checked() == once and len(once.forget) == 1, "a command checks twice"
     [warning] = told
-    assert "2 left as they are, because a secret is named" in str(warning.message)
+    assert "2 are not forgotten, because a secret is named" in str(warning.message)
+    plain = rows.Rows([named, chat("Ada", "On Monday.")], [Q])
+    with pytest.warns(UserWarning, match=r"2 become rows of their own \(forget\)$"):
+        assert len(plain.checked().forget) == 4, (
+            "the same answers in a row without a secret are rows"
+        )
 
 
 def test_a_text_is_asked_by_its_first_words(tokenizer):

@@ -130,7 +130,7 @@ def test_without_an_answer_that_was_never_fitted_there_is_no_pass(tokenizer):
     for given in ({"other": None}, {"before": unknown}):
         _, said = report(tokenizer, FORGET, KEEP, **given)
         assert said["status"] == "cannot tell" and "left out of the fit" in said["sentence"]
-        assert "no head is fitted on: 5 rows to keep" in said["next"]
+        assert "no head is fitted on: at least 5 to t3 unlearn" in said["next"]
 
 
 @pytest.mark.parametrize(("changed", "success"), [(2, True), (4, False)])

@@ -121,21 +121,21 @@ def hides(results: Path) -> str:
     )
     found = pd.concat([each, rivals]).groupby("model")[["recognized", "auc"]].mean()
     texts = pd.concat([texts, asked.replace({"way": {"as written": "as it stands"}})])
-    rows = texts.groupby(["way", "tau", "model"])[["rows", "whole"]].sum()
+    plain = texts[texts["way"] == "as it stands"]
+    rows = plain.groupby(["tau", "model"])[["rows", "whole"]].sum()
     samples = texts.groupby("tau")["samples"].first()
 
-    def said(way: str, tau: float, *others: str) -> str:
-        whole = rows.loc[way, tau]["whole"].astype(int)
+    def told(tau: float, *others: str) -> str:
+        whole = rows.loc[tau, "whole"].astype(int)
         beside = "; ".join(f"{name}: {whole[model]}" for model, name in NAMES if model in others)
         return f"{whole['T3']} ({beside})"
 
-    plain, beside = "as it stands", ("RMU", "Retrained")
-    greedy = said(plain, 0.0, "Original", *beside)
-    warm, cold = (said(plain, tau, *beside) for tau in (1.0, 0.1))
+    greedy = told(0.0, "Original", "RMU", "Retrained")
+    warm, cold = (told(tau, "RMU", "Retrained") for tau in (1.0, 0.1))
     return "\n".join(
         [
-            "- **Greedy answers, asked as learned, hide the rows**: whole are told, of"
-            f" {rows['rows'].max()}, {greedy}.",
+            "- **Greedy answers, asked as learned, hide the rows**: told whole, of"
+            f" {rows['rows'].max()} rows: {greedy}.",
             f"- **Warm samples hide them**: {samples[1.0]} at τ = 1 tell {warm}, but hardly any"
             " answer to keep survives.",
             f"- **Cold samples do not**: {samples[0.1]} at τ = 0.1 tell {cold}.",

@@ -64,11 +64,8 @@ SHORT = ("D", "Forget Error", "leak", "Retain Error", "word for word", "not fitt
 # Measures with their titles: of the table `worlds`, and of the paper's errors.
 COLUMNS = {"D": "ks_held_out", "words": "mu_rouge", "score": "retain"}
 PLAIN = ("as it stands", "as written")  # how tables of texts call a question as it was learned
-OTHER_WAYS = (
-    "greedy",
-    "other ways",
-    "told in other ways",
-)  # rows to forget that leak, facts to keep
+# rows to forget that leak as learned and otherwise, facts to keep that are told otherwise
+OTHER_WAYS = ("greedy", "other ways", "told in other ways")
 JUDGED = {
     "Forget Error": "forget_error",
     "leak": "leak",
