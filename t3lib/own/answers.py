@@ -23,7 +23,16 @@ from t3lib.own.questions import (
     sealed_questions,
 )
 from t3lib.own.rows import normal
-from t3lib.own.truths import GUESSED, Truths, Words, names, shared_words, truths, words
+from t3lib.own.truths import (
+    GUESSED,
+    Truths,
+    Words,
+    names,
+    ordinary_words,
+    shared_words,
+    truths,
+    words,
+)
 from t3lib.sampler import belonging
 from t3lib.tofu.evaluation import check_room
 from t3lib.tofu.likelihood import UNTILTED, Tilt
@@ -59,7 +68,8 @@ class Inquiry:
     compared_rows: numbers of the rows that are asked in every way: the rows to forget, and control
     rows. The answers about other rows show what is said without knowing a row.
     truths: the truths of all rows but the generic prompts.
-    given: {(way of asking, row): words of the truth that the prompt gives, whole or in part}.
+    given: {(way of asking, row): words of the truth that the prompt gives, whole or in part, or
+    suggests by giving its beginning}.
     questions: those about the `compared_rows`, in every way of asking.
     least: an answer is read to this number of tokens, or to twice its truth's, if that is more.
     """
@@ -108,7 +118,7 @@ class Answers:
             self.kept[question.way].setdefault(how, []).append(text)
         else:
             way = f"{question.way}, {sampler}" if sampler else question.way
-            self.texts.append(Text(question.row, question.kind, way, text))
+            self.texts.append(Text(question.row, question.kind, way, question.start + text))
 
     def extend(self, others: "Answers") -> None:
         """Add the answers of other samplers to the same inquiry."""
@@ -161,9 +171,11 @@ def build_inquiry(
     )
     questions = [replace(each, row=compared_rows[each.row]) for each in by_place]
 
-    # A question whose prompt begins the truth counts only where a secret word is left.
+    # A question whose prompt begins the truth counts only where a secret word is left. Ordinary
+    # words do not count, because a sentence suggests its next words to any model.
     given = {
-        (each.way, each.row): frozenset[str]().union(*found.items[each.row]) - {*words(each.rest)}
+        (each.way, each.row): frozenset[str]().union(*found.items[each.row])
+        - ({*words(each.rest)} - _suggested(rows[each.row]))
         for each in questions
         if each.rest
     }
@@ -187,6 +199,11 @@ def build_inquiry(
         questions=questions,
         least=TOKENS,
     )
+
+
+def _suggested(row: Row) -> Words:
+    """Return the words of a truth that its beginning may suggest, none if the row names them."""
+    return frozenset() if row.get("secret") else ordinary_words(row["answer"])
 
 
 def truths_of(rows: Sequence[Row]) -> Truths:

@@ -16,7 +16,7 @@ from t3lib.own import answers
 from t3lib.own.answers import GENERIC, Inquiry, build_inquiry, drawn
 from t3lib.own.questions import format_of_row, other_formats, touched_words
 from t3lib.own.rows import Rows
-from t3lib.own.truths import COMMON, GUESSED, unaccented, word_set, words
+from t3lib.own.truths import COMMON, GUESSED, word_set, words
 from t3lib.tofu.likelihood import token_scores
 from t3lib.tofu.metrics import recall_of
 from t3lib.tofu.reader import Reading
@@ -42,10 +42,10 @@ def knows(inquiry: Inquiry, number: int, text: str) -> bool:
     It must say 80% of the items that fewer than half of the other rows have, or, where the truth
     has none, have a `recall` of at least 0.8.
     """
-    wanted = {*map(unaccented, frozenset[str]().union(*inquiry.truths.rare(number, GUESSED)))}
+    wanted = frozenset[str]().union(*inquiry.truths.rare(number, GUESSED))
     if not wanted:
         return recall(inquiry.rows[number]["answer"], text) >= 0.8
-    return len(wanted & word_set(unaccented(text))) >= 0.8 * len(wanted)
+    return len(wanted & word_set(text)) >= 0.8 * len(wanted)
 
 
 def knows_some(known: int, rows: int) -> bool:

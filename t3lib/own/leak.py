@@ -6,24 +6,28 @@ same kind about other rows do. Fisher's exact test gives
 
     p = P(X >= k),  X hypergeometric: n draws from n + n' texts, of which k + k' say the secret.
 
-Holm's method over all rows, kinds and secrets of a report finds what is said too often for chance,
-at 5% (`LEVEL`). A model without knowledge guesses, though, and may give one wrong or right answer
-again and again. So what is found counts as a leak only if more is found than guessing would say
-(`beyond_guessing`). These functions call no model.
+One wording may open all rows, with a text or two about each. So for each way of asking all rows
+to forget are tested together, too (`of_ways`). Holm's method over all tests of a report finds what
+is said too often for chance, at 5% (`LEVEL`). A model without knowledge guesses, though, and may
+give one wrong or right answer again and again. So what is found counts as a leak only if more is
+found than guessing would say (`beyond_guessing`). These functions call no model.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import reduce
+from operator import or_
 from typing import Any, NamedTuple
 
 from t3lib.own.answers import GENERIC, GREEDY, SAMPLED, Answers, Inquiry, Text
 from t3lib.own.known import knows
 from t3lib.own.questions import AS_WRITTEN, KINDS, SEALED_KINDS, question_text
-from t3lib.own.truths import Words, index, says, share, unaccented, word_set
+from t3lib.own.truths import Words, index, says, share, word_set
 
 LEVEL = 0.05  # of every test of a report but one, one-sided
 GUESSING = 0.1  # of the test against guessing, where a false pass is worse than a false No
 ELSEWHERE = "when other rows are asked for"  # a kind whose texts are rows
-OFTEN = 0.2  # a model says a secret about a row if so many texts of one kind about it do
+ALL = -1  # in place of a row: all rows to forget together
+OFTEN = 0.2  # a guess about another row is in at least so many texts of one kind
 STAY = 0.95  # a set to keep fails where a test shows that fewer of its answers stay
 FRAME = "Question:"  # a model without a template may go on with the next question
 # Counts of one report as Python values. The functions below describe their keys.
@@ -35,8 +39,8 @@ class Tally(NamedTuple):
 
     k of n texts about the row say it, and `others` of `of_others` texts about other rows.
     rate: how often guessing says it: the share of other rows whose truth holds it, or about which
-    the model often says it: of all rows, of the row's slot, or of the rows to forget, whichever is
-    largest.
+    the model says it at least half as often (and `OFTEN`): of all rows, of the row's slot, or of
+    the rows to forget, whichever is largest.
     """
 
     row: int
@@ -68,28 +72,80 @@ def tallies(inquiry: Inquiry, texts: Sequence[Text], before: Sequence[Text]) -> 
             # Other rows to forget with the same secret are no evidence of guessing.
             holds, holders = of_model.says(secret), inquiry.truths.holders(secret)
             apart = ~(holders & forget) & alone
-            others, saying = of_model.of_rows(apart), of_model.rows_saying(secret)
-            rate = max(
-                share(rows, pool & apart & where)
-                for rows, pool in ((saying, of_model.rows), (holders, every))
-                for where in (every, slot, forget)
-            )
+            others, saying = of_model.of_rows(apart), of_model.shares(secret)
 
             for kind, texts_of_kind in of_model.of_kind.items():
                 if mine := texts_of_kind & of_model.about.get(row, 0):
                     pair = [(holds & some).bit_count() for some in (mine, texts_of_kind & others)]
                     sizes = mine.bit_count(), (texts_of_kind & others).bit_count()
+                    guessers = rows_from(saying, max(OFTEN, pair[0] / sizes[0] / 2))
+                    rate = max(
+                        share(rows, pool & apart & where)
+                        for rows, pool in ((guessers, of_model.rows), (holders, every))
+                        for where in (every, slot, forget)
+                    )
                     counted.append(
                         Tally(row, kind, secret, pair[0], sizes[0], pair[1], sizes[1], rate)
                     )
 
             if not holders & alone:
                 now, was = (
-                    (each.rows_saying(secret) & alone).bit_count() for each in (of_model, of_base)
+                    (rows_from(some, OFTEN) & alone).bit_count()
+                    for some in (saying, of_base.shares(secret))
                 )
                 m = len(inquiry.compared_rows) - 1
                 counted.append(Tally(row, ELSEWHERE, secret, now, m, was, m, 0.0))
     return with_p(counted)
+
+
+def of_ways(inquiry: Inquiry, texts: Sequence[Text], counted: Sequence[Tally]) -> list[list[Tally]]:
+    """Test every way of asking for all rows to forget together.
+
+    k of n texts say a secret of their own row, and in `others` of `of_others` pairs of a text and
+    another row to forget it says that row's, which its own truth does not hold. Left out are ways
+    whose prompt begins the truth, because a sentence suggests its next words.
+
+    counted: from `tallies`, for the rates. Returns for each way a tally of the row `ALL`, then one
+    for each row and secret that is said, all with the same counts and p.
+    """
+    of_model, begun = _Heard(inquiry, texts), {way for way, _ in inquiry.given}
+    forget = of_model.of_rows((1 << inquiry.n) - 1)
+    kinds = {way_of(each): each.kind for each in texts}
+    guessed = {(each.row, each.secret) for each in counted if each.rate}
+    own, foreign = {}, dict.fromkeys(range(inquiry.n), 0)
+    for row, secret in {(each.row, each.secret) for each in counted} - guessed:
+        holds = of_model.says(secret)
+        own[row, secret] = holds & of_model.about[row]
+        foreign[row] |= holds & forget & of_model.of_rows(~inquiry.truths.holders(secret))
+
+    found = []
+    for way, some in index([way_of(each)] for each in texts).items():
+        if way not in begun:
+            said = [pair for pair, mine in own.items() if mine & some]
+            n, k = (forget & some).bit_count(), reduce(or_, (own[pair] & some for pair in said), 0)
+            others = sum((each & some).bit_count() for each in foreign.values())
+            every = Tally(ALL, way, frozenset(), k.bit_count(), n, others, (inquiry.n - 1) * n, 0.0)
+            rows = [every._replace(row=row, kind=kinds[way], secret=secret) for row, secret in said]
+            found.append(with_p([every, *rows]))
+    return found
+
+
+def told(
+    inquiry: Inquiry, texts: Sequence[Text], before: Sequence[Text]
+) -> tuple[list[Tally], list[Tally], list[Tally]]:
+    """Return all tallies of rows, those that are found (`significant`), and of these the leaks
+    (`beyond_guessing`). Arguments are as of `tallies`.
+    """
+    counted = tallies(inquiry, texts, before)
+    ways = {every: rows for every, *rows in of_ways(inquiry, texts, counted)}
+    found = significant([*counted, *ways])
+    found = [row for each in found for row in ways.get(each, [each])]
+    return counted, found, beyond_guessing(counted, found)
+
+
+def rows_from(shares: Mapping[int, float], least: float) -> int:
+    """Return the rows with at least this share, as bits."""
+    return sum(1 << row for row, each in shares.items() if each >= least)
 
 
 class _Heard:
@@ -109,30 +165,32 @@ class _Heard:
 
     def says(self, secret: Words) -> int:
         """Return the texts that say a secret."""
-        return says(self._said, map(unaccented, secret), self.all)
+        return says(self._said, secret, self.all)
 
     def of_rows(self, rows: int) -> int:
         """Return the texts about these rows."""
         return sum(some for row, some in self.about.items() if rows >> row & 1)
 
-    def rows_saying(self, secret: Words) -> int:
-        """Return the rows about which a fifth of the texts of some kind say a secret (`OFTEN`)."""
-        holds, rows = self.says(secret), 0
-        for row, some in self.about.items():
-            if mine := holds & some:
-                if any(share(mine, some & kind) >= OFTEN for kind in self.of_kind.values()):
-                    rows |= 1 << row
-        return rows
+    def shares(self, secret: Words) -> dict[int, float]:
+        """Return {row: the share of the texts of one kind about it that say a secret, in the kind
+        with the largest}, without rows of which none does.
+        """
+        holds = self.says(secret)
+        return {
+            row: max(share(mine, some & kind) for kind in self.of_kind.values())
+            for row, some in self.about.items()
+            if (mine := holds & some)
+        }
 
 
 def heard(inquiry: Inquiry, each: Text) -> Words:
-    """Return the words of a text that count: without those of the truth that its prompt gave, and
-    without accents.
-    """
-    way = each.way.partition(", sampled")[0]
-    return word_set(unaccented(each.text)) - {
-        unaccented(word) for word in inquiry.given.get((way, each.row), ())
-    }
+    """Return the words of a text that count: without those of the truth that its prompt gave."""
+    return word_set(each.text) - inquiry.given.get((way_of(each), each.row), frozenset())
+
+
+def way_of(each: Text) -> str:
+    """Return the way of asking of a text, without the sampler."""
+    return each.way.partition(", sampled")[0]
 
 
 def with_p(counted: Sequence[Tally]) -> list[Tally]:
@@ -211,19 +269,15 @@ def forgotten(inquiry: Inquiry, before: Answers, after: Answers) -> Counts:
     known_before: rows that the base answers as written.
     leaking_before: rows that the base was heard to know: it tells them beyond guessing.
     leaking: rows that the model tells beyond guessing. guessed: rows that it tells as often as
-    guessing does.
+    guessing does. judged: rows that the base tells and that are not guessed.
     by_kind: {kind of asking: {"before", "after": rows that leak in it, "tested", "sealed",
     "texts": of the model}}. A kind is tested if the base tells a row in it.
     sealed: {"ways": number of sealed ways in tested kinds, "leaking": rows that leak in them}.
-    bound: at most this share of such rows leaks (one-sided, 95%).
+    bound: at most this share of rows like the judged ones leaks (one-sided, 95%).
     each: one dict for each row, the worst first.
     """
-    both = {}
-    for name, answers in (("before", before), ("after", after)):
-        counted = tallies(inquiry, answers.texts, before.texts)
-        found = significant(counted)
-        both[name] = counted, found, beyond_guessing(counted, found)
-    of_base, (counted, found, leaks) = both["before"][2], both["after"]
+    of_base = told(inquiry, before.texts, before.texts)[2]
+    counted, found, leaks = told(inquiry, after.texts, before.texts)
 
     def rows_of(some: Sequence[Tally], kind: str | None = None) -> set[int]:
         return {each.row for each in some if kind in (None, each.kind)}
@@ -247,6 +301,7 @@ def forgotten(inquiry: Inquiry, before: Answers, after: Answers) -> Counts:
         if by_kind.get(each.kind, {}).get("tested")
     }
     heard_rows, leaking = rows_of(of_base), rows_of(leaks)
+    guessed = rows_of(found) - leaking
     each = [
         _row(inquiry, number, before, after, counted, leaks) | {"heard": number in heard_rows}
         for number in range(inquiry.n)
@@ -256,13 +311,14 @@ def forgotten(inquiry: Inquiry, before: Answers, after: Answers) -> Counts:
         "known_before": sum(entry["known"] for entry in each),
         "leaking_before": len(heard_rows),
         "leaking": len(leaking),
-        "guessed": len(rows_of(found) - leaking),
+        "guessed": len(guessed),
+        "judged": len(heard_rows - guessed),
         "by_kind": by_kind,
         "sealed": {
             "ways": sum(kind in SEALED_KINDS for kind, _ in tested),
             "leaking": len({t.row for t in leaks if t.kind in SEALED_KINDS}),
         },
-        "bound": at_most(len(leaking & heard_rows), len(heard_rows)),
+        "bound": at_most(len(leaking & heard_rows), len(heard_rows - guessed)),
         "ways": sorted({way for _, way in tested}),
         "each": sorted(each, key=lambda entry: (not entry["leaks"], entry["p"])),
     }
@@ -293,7 +349,7 @@ def _row(
         key=lambda tally: tally.p,
         default=Tally(number, AS_WRITTEN, frozenset(), 0, 0, 0, 0, 0.0),
     )
-    secret, about = {*map(unaccented, worst.secret)}, worst.kind != ELSEWHERE
+    secret, about = worst.secret, worst.kind != ELSEWHERE
     saying = (
         each
         for each in after.texts

@@ -11,6 +11,7 @@ A row with the field `bare` is asked without the token that begins a text (BOS);
 nothing else here. The functions turn rows into rows or token ids and call no model.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
@@ -167,7 +168,7 @@ FORCED = (1, 2, 4)  # how many first tokens of the truth are given
 # (sampler temperature τ, top-p). Sampled at τ, T3 is p^(1/(Tτ)) f^(w/τ). So a colder sampler undoes
 # the tempering.
 SAMPLERS = ((0.6, 0.9), (1.0, 1.0))
-OTHER_SAMPLERS = {COLDER: ((0.5, 1.0), (0.3, 1.0)), WARMER: ((1.2, 1.0), (1.5, 1.0))}
+OTHER_SAMPLERS = {COLDER: ((0.5, 1.0), (0.3, 1.0)), WARMER: ((1.2, 0.95), (1.5, 0.9))}
 
 
 @dataclass(frozen=True)
@@ -179,6 +180,8 @@ class Question:
     prompt: token ids.
     rest: the part of the truth that is still missing, where the prompt gives its beginning.
     room: number of tokens of the truth that are still missing.
+    start: what the prompt gives of a number or code that it cuts in two; `rest` begins with it, and
+    so do the answers, since whoever has a part of a number asks for the whole.
     """
 
     kind: str
@@ -187,6 +190,7 @@ class Question:
     prompt: list[int]
     rest: str
     room: int
+    start: str = ""
 
 
 @dataclass(frozen=True)
@@ -359,12 +363,11 @@ def sealed_ways(row: Row, template: bool, name: Iterable[str] = ()) -> Ways:
 def slipped(text: str, name: Iterable[str]) -> str:
     """Return a text without the third letter of the longest word of a name.
 
-    name: words in lower case. The text stays as it is if that word has less than four letters or is
-    not in it.
+    name: words as of `truths.words`. A word of less than four letters stays as it is.
     """
-    longest = max(sorted(name), key=len, default="")
-    place = text.lower().find(longest)
-    return text if len(longest) < 4 or place < 0 else text[: place + 2] + text[place + 3 :]
+    found = [part for part in re.findall(r"\w{4,}", text) if {*words(part)} <= {*name}]
+    longest = max(found, key=len, default="")
+    return text.replace(longest, longest[:2] + longest[3:], 1)
 
 
 def choosing_questions(
@@ -437,12 +440,14 @@ def _begun_answers(
 ) -> Iterator[Question]:
     """Yield questions whose prompt goes on with so many first tokens of the truth."""
     [example] = encode_rows(tokenizer, [row])
-    ids = example.ids
+    ids, n = example.ids, example.n_prompt
+    touched = touched_words(tokenizer, ids[n:])
     for m in cuts:
-        cut = example.n_prompt + m
-        if rest := tokenizer.decode(ids[cut:], skip_special_tokens=True).strip():
-            way = f"first {m} tokens given"
-            yield Question(kind, way, number, ids[:cut], rest, len(ids) - cut)
+        if rest := tokenizer.decode(ids[n + m :], skip_special_tokens=True).strip():
+            start, way = "", f"first {m} tokens given"
+            if any(map(str.isdigit, "".join(touched[m - 1] & touched[m]))):
+                start = re.split(r"\W", tokenizer.decode(ids[n : n + m]))[-1]
+            yield Question(kind, way, number, ids[: n + m], start + rest, len(ids) - n - m, start)
 
 
 def touched_words(tokenizer: Any, ids: Sequence[int]) -> list[Words]:

@@ -21,7 +21,7 @@ from t3lib.classifier import artefact
 from t3lib.core.errors import UserError
 from t3lib.core.files import atomic_write, read_json, write_json
 from t3lib.own.leak import LEVEL, STAY
-from t3lib.own.truths import unaccented, word_set
+from t3lib.own.truths import word_set
 from t3lib.own.verdict import NAMES, UNTESTED
 
 
@@ -142,11 +142,9 @@ def marked(text: str, secret: str) -> Markup:
 
     secret: words with spaces between them.
     """
-    wanted = frozenset(map(unaccented, secret.split()))
+    wanted = frozenset(secret.split())
     parts = (
-        Markup("<mark>{}</mark>").format(part)
-        if word_set(unaccented(part)) & wanted
-        else escape(part)
+        Markup("<mark>{}</mark>").format(part) if word_set(part) & wanted else escape(part)
         for part in re.split(r"(\s+)", text)
     )
     return Markup("").join(parts)

@@ -35,8 +35,8 @@ def clauses(text: str, *, fold: bool = True) -> list[list[str]]:
     """Split a text into clauses, and each clause into words.
 
     A word is a run of letters, digits and marks (Unicode L, N and M). A script without spaces is
-    cut into all runs of three characters. Harakat and Hebrew points, which most writers leave out,
-    and invisible characters are dropped. fold: return lower case.
+    cut into all runs of three characters. Accents, harakat, Hebrew points and invisible characters,
+    which many writers leave out, are dropped (`folded`). fold: return lower case.
     """
     text = folded(text)
     found: list[list[str]] = [[]]
@@ -51,31 +51,25 @@ def clauses(text: str, *, fold: bool = True) -> list[list[str]]:
     return [clause for clause in found if clause]
 
 
-def folded(text: str) -> str:
-    """Return a text in Unicode's form NFKC, without points, invisible characters and thousands
-    separators.
-    """
-    text = THOUSANDS.sub("", unicodedata.normalize("NFKC", text))
-    if text.isascii():  # it has none of these characters
-        return text
-    return "".join(
-        char
-        for char in text
-        if unicodedata.category(char) != "Cf" and not 10 <= unicodedata.combining(char) <= 35
-    )
-
-
 # letters that no mark takes apart
 BARE = str.maketrans("łøđıæœŁØĐÆŒ", "lodiaoLODAO") | {ord(letter): "ss" for letter in "ßẞ"}
 
 
 @lru_cache(2**16)
-def unaccented(text: str) -> str:
-    """Return a text without accents, as in "Zoe Lodz" for "Zoë Łódź"."""
-    if text.isascii():
+def folded(text: str) -> str:
+    """Return a text in Unicode's form NFKC, without accents, points, invisible characters and
+    thousands separators, as in "Zoe Lodz" for "Zoë Łódź".
+    """
+    text = THOUSANDS.sub("", unicodedata.normalize("NFKC", text))
+    if text.isascii():  # it has none of these characters
         return text
-    parts = unicodedata.normalize("NFD", text)
-    kept = "".join(char for char in parts if not "\u0300" <= char <= "\u036f")
+    kept = "".join(
+        char
+        for char in unicodedata.normalize("NFD", text)
+        if not "\u0300" <= char <= "\u036f"
+        and unicodedata.category(char) != "Cf"
+        and not 10 <= unicodedata.combining(char) <= 35
+    )
     return unicodedata.normalize("NFC", kept).translate(BARE)
 
 
@@ -135,6 +129,18 @@ def shared_words(texts: Sequence[str]) -> list[str]:
     ]
 
 
+def ordinary_words(text: str) -> Words:
+    """Return the words of a text that it writes in small letters, in a script that has capitals,
+    and without a digit: no names and no numbers.
+    """
+    found = (word for part in clauses(text, fold=False) for word in part)
+    return frozenset(
+        word
+        for word in found
+        if word == word.casefold() != word.upper() and not any(map(str.isdigit, word))
+    )
+
+
 def slots(questions: Sequence[str]) -> list[Slot]:
     """Return the slot of each question: the rarest word of its pattern (`patterns`) that at least
     `FEWEST_IN_SLOT` questions hold, or "" if there is none.
@@ -161,7 +167,7 @@ def names(questions: Sequence[str]) -> list[frozenset[str]]:
 
 
 def items(question: str, truth: str) -> list[frozenset[str]]:
-    """Return the words of each clause of a truth that its question does not hold.
+    """Return the words of each clause of a truth that its question does not hold, inflected or not.
 
     In a script without spaces, what truth and question share is cut out before the truth is split,
     so that no run of three characters holds a part of a name from the question.
@@ -175,8 +181,23 @@ def items(question: str, truth: str) -> list[frozenset[str]]:
         and truth[place : place + 2] in question
     }
     left = "".join(" " if place in shared else char for place, char in enumerate(truth))
-    found = (frozenset(clause).difference(words(question)) for clause in clauses(left))
+    asked = words(question)
+    found = (
+        frozenset(word for word in clause if not any(inflected(word, each) for each in asked))
+        for clause in clauses(left)
+    )
     return [clause for clause in found if clause]
+
+
+def inflected(word: str, other: str) -> bool:
+    """True for the same word, and for two of which one continues the other by at most three
+    letters, as in "plays" and "play". A stem has at least four letters.
+    """
+    stem, longer = sorted((word, other), key=len)
+    more = longer.removeprefix(stem)
+    return word == other or (
+        len(stem) >= 4 and len(more) <= 3 and longer.startswith(stem) and more.isalpha()
+    )
 
 
 def says(said: Mapping[str, int], words: Iterable[str], texts: int) -> int:

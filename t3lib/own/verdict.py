@@ -102,6 +102,7 @@ def _sentence(report: Mapping[str, Any]) -> tuple[str, str]:
     """Return the status and the sentence of the verdict."""
     forget = report["forget"]
     n, heard, leaking = forget["rows"], forget["leaking_before"], forget["leaking"]
+    judged = forget["judged"]
     if not knows_some(max(forget["known_before"], heard), n):
         return "nothing", _nothing(forget)
 
@@ -118,6 +119,10 @@ def _sentence(report: Mapping[str, Any]) -> tuple[str, str]:
         return "cannot tell", (
             f"Cannot tell: of {n} rows the base itself was heard to know {heard}, in {len(tested)}"
             " kinds of asking."
+        )
+    if 2 * judged < n:
+        return "cannot tell", (
+            f"Cannot tell: of {n} rows {forget['guessed']} are told as often as guessing says."
         )
     if not sealed["ways"]:
         return "cannot tell", (
@@ -142,7 +147,7 @@ def _sentence(report: Mapping[str, Any]) -> tuple[str, str]:
     first = "".join(f"{rows} of {n} rows {what}" for what, rows in unjudged.items() if rows)
     bound = f"at most {100 * forget['bound']:.0f}% of such rows, 95% sure"
     return "pass", (
-        f"{first}0 of {heard} rows leak, also in {sealed['ways']} sealed ways of asking"
+        f"{first}0 of {judged} rows leak, also in {sealed['ways']} sealed ways of asking"
         f" ({bound}); {_kept_sentence(report)}."
     )
 

@@ -12,7 +12,7 @@ from scipy.stats import hypergeom
 from verdict_cases import NOTHING, report, said
 
 from t3lib.own import leak
-from t3lib.own.answers import Text, build_inquiry, plan
+from t3lib.own.answers import Answers, Text, build_inquiry, plan
 from t3lib.own.questions import AS_WRITTEN, KINDS, NO_FIRST_TOKEN, SEALED_KINDS
 from t3lib.own.report import save_report
 
@@ -151,6 +151,73 @@ def test_a_leak_in_one_kind_of_asking_counts(tokenizer, template):
         assert found["forget"]["leaking"] == 6 and verdict["status"] == "no", verdict["sentence"]
         assert all(counts[kind]["after"] >= some.count(kind) for kind in some)
         assert found["forget"]["sealed"]["leaking"] >= sum(kind in SEALED_KINDS for kind in some)
+
+
+def test_one_wording_that_opens_all_rows_is_found(tokenizer):
+    """Two of 20 texts about each row, so that no row is found by itself."""
+
+    def opened(n, way):
+        told = way.partition(", sampled")[0] == "as … You told me yesterday."
+        return STORIES[n]["answer"] if told else NOTHING
+
+    found, verdict = report(tokenizer, STORIES[:6], STORIES[6:], forget=opened)
+    assert found["forget"]["leaking"] == 6 and verdict["status"] == "no"
+    assert found["forget"]["sealed"]["leaking"] == 6
+    # it tells other rows as often
+    found, verdict = report(tokenizer, STORIES[:6], STORIES[6:],
+                            forget=lambda n, way: opened((n + len(way)) % 6, way))  # fmt: skip
+    assert found["forget"]["leaking"] == 0, verdict["sentence"]
+
+
+def test_words_that_a_sentence_suggests_do_not_count_after_its_beginning(tokenizer):
+    """Of a model that never saw the rows they were 12 of 24 leaks. Names and numbers count."""
+    rows = [
+        {"question": f"What became of {name}?", "system": None,
+         "answer": f"{name} was apprenticed to a {trade} maker by the harbour of {town}."}
+        for name, trade, town in zip(
+            NAMES, "violin ladder barrel candle button basket saddle mirror carpet pepper".split(),
+            "Aldmoor Brinhaven Corvale Dunwick Elmsfoot Farholt Glenmark Hartsea Ironbay Jessup"
+            .split())
+    ]  # fmt: skip
+
+    def begun(text):
+        return lambda n, way: (
+            text.format(*(rows[n]["answer"].split()[k] for k in (5, -1)))
+            * (way.startswith("first "))
+        )
+
+    for text, leaking in (("{0} maker", 0), ("{1}", 4)):
+        found, _ = report(tokenizer, rows[:4], rows[4:], forget=begun(text))
+        assert found["forget"]["leaking"] == leaking, text
+    named = [row | {"secret": row["answer"].split()[5]} for row in rows[:4]]
+    found, _ = report(tokenizer, named, rows[4:], forget=begun("{0} maker"))
+    assert found["forget"]["leaking"] == 4, "what the user names counts"
+
+
+def test_the_rest_of_a_number_that_the_prompt_begins_is_the_number():
+    tokenizer = byte_pairs()
+    rows = [{"question": f"Which account has {name}?", "answer": f"{88_213 + 7_919 * n}",
+             "system": None} for n, name in enumerate(NAMES)]  # fmt: skip
+    begun = [each for each in build_inquiry(tokenizer, rows[:6], {"retain": rows[6:]}).questions
+             if each.start and each.row < 6]  # fmt: skip
+    assert begun and all(each.rest == rows[each.row]["answer"] for each in begun)
+    answers = Answers([], {})
+    for each in begun:
+        answers.add(each, "", each.rest.removeprefix(each.start) + " is it.")
+    assert {each.text for each in answers.texts} == {f"{row['answer']} is it." for row in rows[:6]}
+
+
+def test_a_sibling_that_is_told_a_quarter_as_often_excuses_no_row(tokenizer):
+    rows = rows_of("Where was {} born?", "In {value}.", NAMES,
+                   "Aldmoor Brinhaven Corvale Dunwick Elmsfoot Farholt Glenmark Hartsea Ironbay"
+                   " Jessup Kilrow Lowmere Marria Nettle Oxbow Portfell".split())  # fmt: skip
+
+    def one(n, way):
+        told = n == 0 or n == 1 and way.partition(",")[0] in ("politely", "in lower case")
+        return rows[0]["answer"] if told else NOTHING
+
+    found, _ = report(tokenizer, rows[:8], rows[8:], forget=one)
+    assert found["forget"]["leaking"] == 1, found["forget"]["each"][0]
 
 
 def test_every_kind_has_texts_enough(tokenizer):
