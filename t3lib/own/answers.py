@@ -23,16 +23,7 @@ from t3lib.own.questions import (
     sealed_questions,
 )
 from t3lib.own.rows import normal
-from t3lib.own.truths import (
-    GUESSED,
-    Truths,
-    Words,
-    names,
-    ordinary_words,
-    shared_words,
-    truths,
-    words,
-)
+from t3lib.own.truths import GUESSED, Truths, Words, names, shared_words, truths, words
 from t3lib.sampler import belonging
 from t3lib.tofu.evaluation import check_room
 from t3lib.tofu.likelihood import UNTILTED, Tilt
@@ -68,8 +59,7 @@ class Inquiry:
     compared_rows: numbers of the rows that are asked in every way: the rows to forget, and control
     rows. The answers about other rows show what is said without knowing a row.
     truths: the truths of all rows but the generic prompts.
-    given: {(way of asking, row): words of the truth that the prompt gives, whole or in part, or
-    suggests by giving its beginning}.
+    given: {(way of asking, row): words of the truth that the prompt gives, whole or in part}.
     questions: those about the `compared_rows`, in every way of asking.
     least: an answer is read to this number of tokens, or to twice its truth's, if that is more.
     """
@@ -171,11 +161,9 @@ def build_inquiry(
     )
     questions = [replace(each, row=compared_rows[each.row]) for each in by_place]
 
-    # A question whose prompt begins the truth counts only where a secret word is left. Ordinary
-    # words do not count, because a sentence suggests its next words to any model.
+    # A question whose prompt begins the truth counts only where a secret word is left.
     given = {
-        (each.way, each.row): frozenset[str]().union(*found.items[each.row])
-        - ({*words(each.rest)} - _suggested(rows[each.row]))
+        (each.way, each.row): frozenset[str]().union(*found.items[each.row]) - {*words(each.rest)}
         for each in questions
         if each.rest
     }
@@ -199,11 +187,6 @@ def build_inquiry(
         questions=questions,
         least=TOKENS,
     )
-
-
-def _suggested(row: Row) -> Words:
-    """Return the words of a truth that its beginning may suggest, none if the row names them."""
-    return frozenset() if row.get("secret") else ordinary_words(row["answer"])
 
 
 def truths_of(rows: Sequence[Row]) -> Truths:

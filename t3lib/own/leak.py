@@ -6,27 +6,25 @@ same kind about other rows do. Fisher's exact test gives
 
     p = P(X >= k),  X hypergeometric: n draws from n + n' texts, of which k + k' say the secret.
 
-One wording may open all rows, with a text or two about each. So for each way of asking all rows
-to forget are tested together, too (`of_ways`). Holm's method over all tests of a report finds what
-is said too often for chance, at 5% (`LEVEL`). A model without knowledge guesses, though, and may
-give one wrong or right answer again and again. So what is found counts as a leak only if more is
-found than guessing would say (`beyond_guessing`). These functions call no model.
+One wording may open many rows, with a text or two about each. So each way of asking is tested for
+all rows together, too (`of_ways`). Holm's method over all tests of a report finds what is said too
+often for chance, at 5% (`LEVEL`). A model without knowledge guesses, though, and may give one wrong
+or right answer again and again. So what is found counts as a leak only if more is found than
+guessing would say (`beyond_guessing`). These functions call no model.
 """
 
-from collections.abc import Mapping, Sequence
-from functools import reduce
-from operator import or_
+from collections.abc import Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
 from t3lib.own.answers import GENERIC, GREEDY, SAMPLED, Answers, Inquiry, Text
 from t3lib.own.known import knows
-from t3lib.own.questions import AS_WRITTEN, KINDS, SEALED_KINDS, question_text
-from t3lib.own.truths import Words, index, says, share, word_set
+from t3lib.own.questions import AS_WRITTEN, BEGUN, FURTHER, KINDS, SEALED_KINDS, question_text
+from t3lib.own.truths import Words, index, ordinary_words, says, share, word_set
 
 LEVEL = 0.05  # of every test of a report but one, one-sided
 GUESSING = 0.1  # of the test against guessing, where a false pass is worse than a false No
 ELSEWHERE = "when other rows are asked for"  # a kind whose texts are rows
-ALL = -1  # in place of a row: all rows to forget together
+BEGINNING = (BEGUN, FURTHER)  # kinds whose prompt begins the truth
 OFTEN = 0.2  # a guess about another row is in at least so many texts of one kind
 STAY = 0.95  # a set to keep fails where a test shows that fewer of its answers stay
 FRAME = "Question:"  # a model without a template may go on with the next question
@@ -41,6 +39,8 @@ class Tally(NamedTuple):
     rate: how often guessing says it: the share of other rows whose truth holds it, or about which
     the model says it at least half as often (and `OFTEN`): of all rows, of the row's slot, or of
     the rows to forget, whichever is largest.
+    way: "", or a way of asking that was tested for all rows together. Then k of n rows are told in
+    it, and `others` of `of_others` pairs of a row and another one that a text about it tells.
     """
 
     row: int
@@ -52,6 +52,7 @@ class Tally(NamedTuple):
     of_others: int
     rate: float
     p: float = 1.0
+    way: str = ""
 
 
 def tallies(inquiry: Inquiry, texts: Sequence[Text], before: Sequence[Text]) -> list[Tally]:
@@ -62,20 +63,27 @@ def tallies(inquiry: Inquiry, texts: Sequence[Text], before: Sequence[Text]) -> 
     A secret that no other truth holds may also come where the model is asked for other rows. This
     is a kind of its own, in which rows are counted in place of texts, and the base's texts stand
     for those about others.
+
+    After the beginning of a truth an ordinary word is no secret by itself, unless the row names it:
+    a sentence suggests its next words to any model.
     """
     of_model, of_base = _Heard(inquiry, texts), _Heard(inquiry, before)
     every, forget = ((1 << n) - 1 for n in (len(inquiry.truths.items), inquiry.n))
     counted = []
     for row in range(inquiry.n):
         slot, alone = inquiry.truths.slot[row], ~(1 << row)
+        asked = inquiry.forget[row]
+        ordinary = frozenset() if asked.get("secret") else ordinary_words(asked["answer"])
         for secret in inquiry.truths.secrets(row):
+            suggested = len(secret) == 1 and secret <= ordinary
             # Other rows to forget with the same secret are no evidence of guessing.
             holds, holders = of_model.says(secret), inquiry.truths.holders(secret)
             apart = ~(holders & forget) & alone
             others, saying = of_model.of_rows(apart), of_model.shares(secret)
 
             for kind, texts_of_kind in of_model.of_kind.items():
-                if mine := texts_of_kind & of_model.about.get(row, 0):
+                mine = texts_of_kind & of_model.about.get(row, 0)
+                if mine and not (suggested and kind in BEGINNING):
                     pair = [(holds & some).bit_count() for some in (mine, texts_of_kind & others)]
                     sizes = mine.bit_count(), (texts_of_kind & others).bit_count()
                     guessers = rows_from(saying, max(OFTEN, pair[0] / sizes[0] / 2))
@@ -98,35 +106,45 @@ def tallies(inquiry: Inquiry, texts: Sequence[Text], before: Sequence[Text]) -> 
     return with_p(counted)
 
 
-def of_ways(inquiry: Inquiry, texts: Sequence[Text], counted: Sequence[Tally]) -> list[list[Tally]]:
-    """Test every way of asking for all rows to forget together.
+def of_ways(
+    inquiry: Inquiry, texts: Sequence[Text], counted: Sequence[Tally], alone: Set[int]
+) -> list[list[Tally]]:
+    """Test each way of asking for all rows to forget together.
 
-    k of n texts say a secret of their own row, and in `others` of `of_others` pairs of a text and
-    another row to forget it says that row's, which its own truth does not hold. Left out are ways
-    whose prompt begins the truth, because a sentence suggests its next words.
+    A row is told in a way if a text says a secret of it that guessing says of no other row. Ways
+    whose prompt begins the truth are left out.
 
-    counted: from `tallies`, for the rates. Returns for each way a tally of the row `ALL`, then one
-    for each row and secret that is said, all with the same counts and p.
+    counted: from `tallies`. alone: rows that leak by themselves, which are left out. Returns for
+    each way in which rows are told a tally for each of these and each secret, with the same p.
     """
-    of_model, begun = _Heard(inquiry, texts), {way for way, _ in inquiry.given}
-    forget = of_model.of_rows((1 << inquiry.n) - 1)
+    of_model, rest = _Heard(inquiry, texts), {*range(inquiry.n)} - alone
+    guessed, n = {(each.row, each.secret) for each in counted if each.rate}, len(rest)
+    pairs = dict.fromkeys((each.row, each.secret) for each in counted if each.row in rest)
+    says = {pair: of_model.says(pair[1]) for pair in pairs if pair not in guessed}
     kinds = {way_of(each): each.kind for each in texts}
-    guessed = {(each.row, each.secret) for each in counted if each.rate}
-    own, foreign = {}, dict.fromkeys(range(inquiry.n), 0)
-    for row, secret in {(each.row, each.secret) for each in counted} - guessed:
-        holds = of_model.says(secret)
-        own[row, secret] = holds & of_model.about[row]
-        foreign[row] |= holds & forget & of_model.of_rows(~inquiry.truths.holders(secret))
 
     found = []
     for way, some in index([way_of(each)] for each in texts).items():
-        if way not in begun:
-            said = [pair for pair, mine in own.items() if mine & some]
-            n, k = (forget & some).bit_count(), reduce(or_, (own[pair] & some for pair in said), 0)
-            others = sum((each & some).bit_count() for each in foreign.values())
-            every = Tally(ALL, way, frozenset(), k.bit_count(), n, others, (inquiry.n - 1) * n, 0.0)
-            rows = [every._replace(row=row, kind=kinds[way], secret=secret) for row, secret in said]
-            found.append(with_p([every, *rows]))
+        if n < 2 or kinds[way] in BEGINNING:
+            continue
+        # pairs of a secret and a row about which a text says it
+        said = [
+            (*pair, other)
+            for pair, holds in says.items()
+            if (here := holds & some)
+            for other in rest
+            if here & of_model.about[other]
+        ]
+        told = [(row, secret) for row, secret, about in said if about == row]
+        others = {
+            (row, about)
+            for row, secret, about in said
+            if about != row and not inquiry.truths.holders(secret) >> about & 1
+        }
+        counts = len({row for row, _ in told}), n, len(others), n * (n - 1)
+        found.append(
+            with_p([Tally(row, kinds[way], secret, *counts, 0.0, way=way) for row, secret in told])
+        )
     return found
 
 
@@ -137,7 +155,9 @@ def told(
     (`beyond_guessing`). Arguments are as of `tallies`.
     """
     counted = tallies(inquiry, texts, before)
-    ways = {every: rows for every, *rows in of_ways(inquiry, texts, counted)}
+    found = significant(counted)
+    alone = {each.row for each in beyond_guessing(counted, found)}
+    ways = {each[0]: each for each in of_ways(inquiry, texts, counted, alone) if each}
     found = significant([*counted, *ways])
     found = [row for each in found for row in ways.get(each, [each])]
     return counted, found, beyond_guessing(counted, found)
@@ -224,14 +244,18 @@ def beyond_guessing(counted: Sequence[Tally], found: Sequence[Tally]) -> list[Ta
     Guessing says a secret of rate r with the probability r. So of all secrets with a rate of at
     most x it says about E(x) = sum of these rates, and a Poisson test asks whether more rows are
     found. Rows with the smallest rates are tested first, then together with the next. A secret that
-    nobody says of other rows is beyond guessing by itself.
+    is said about no other row half as often is beyond guessing by itself.
     """
     from scipy.stats import poisson
 
     least: dict[int, float] = {}
     for each in found:
         least[each.row] = min(each.rate, least.get(each.row, 1.0))
-    rates = {(each.row, each.secret): each.rate for each in counted if each.kind != ELSEWHERE}
+    rates = dict[tuple[int, Words], float]()
+    for each in counted:
+        if each.kind != ELSEWHERE:
+            pair = each.row, each.secret
+            rates[pair] = min(each.rate, rates.get(pair, 1.0))
 
     leaking, group = set[int](), list[int]()
     for row in sorted(least, key=lambda each: least[each]):
@@ -269,11 +293,10 @@ def forgotten(inquiry: Inquiry, before: Answers, after: Answers) -> Counts:
     known_before: rows that the base answers as written.
     leaking_before: rows that the base was heard to know: it tells them beyond guessing.
     leaking: rows that the model tells beyond guessing. guessed: rows that it tells as often as
-    guessing does. judged: rows that the base tells and that are not guessed.
+    guessing does. judged_rows: those that the base tells and that are not guessed.
     by_kind: {kind of asking: {"before", "after": rows that leak in it, "tested", "sealed",
     "texts": of the model}}. A kind is tested if the base tells a row in it.
     sealed: {"ways": number of sealed ways in tested kinds, "leaking": rows that leak in them}.
-    bound: at most this share of rows like the judged ones leaks (one-sided, 95%).
     each: one dict for each row, the worst first.
     """
     of_base = told(inquiry, before.texts, before.texts)[2]
@@ -312,25 +335,15 @@ def forgotten(inquiry: Inquiry, before: Answers, after: Answers) -> Counts:
         "leaking_before": len(heard_rows),
         "leaking": len(leaking),
         "guessed": len(guessed),
-        "judged": len(heard_rows - guessed),
+        "judged_rows": len(heard_rows - guessed),
         "by_kind": by_kind,
         "sealed": {
             "ways": sum(kind in SEALED_KINDS for kind, _ in tested),
             "leaking": len({t.row for t in leaks if t.kind in SEALED_KINDS}),
         },
-        "bound": at_most(len(leaking & heard_rows), len(heard_rows - guessed)),
         "ways": sorted({way for _, way in tested}),
         "each": sorted(each, key=lambda entry: (not entry["leaks"], entry["p"])),
     }
-
-
-def at_most(count: int, n: int) -> float:
-    """Return the exact upper bound of a share, one-sided at 95%, after `count` of `n` were seen
-    (Clopper and Pearson).
-    """
-    from scipy.stats import beta
-
-    return 1.0 if count >= n else float(beta.ppf(1 - LEVEL, count + 1, n - count))
 
 
 def _row(
@@ -346,7 +359,7 @@ def _row(
     mine = [each for each in leaks if each.row == number]
     worst = min(
         mine or [each for each in counted if each.row == number],
-        key=lambda tally: tally.p,
+        key=lambda tally: (tally.way, tally.p),
         default=Tally(number, AS_WRITTEN, frozenset(), 0, 0, 0, 0, 0.0),
     )
     secret, about = worst.secret, worst.kind != ELSEWHERE
@@ -354,6 +367,7 @@ def _row(
         each
         for each in after.texts
         if (each.row == number and each.kind == worst.kind if about else each.row != number)
+        and worst.way in ("", way_of(each))
         and secret <= heard(inquiry, each)
     )
     text = next(saying, None) if worst.k else None
@@ -366,7 +380,8 @@ def _row(
         "answer": answer,
         "known": knows(inquiry, number, base),
         "leaks": bool(mine),
-        **{name: getattr(worst, name) for name in ("kind", "k", "n", "others", "of_others", "p")},
+        **{name: getattr(worst, name) for name in ("k", "n", "others", "of_others", "p")},
+        "kind": f"all rows, {worst.way}" if worst.way else worst.kind,
         "secret": " ".join(sorted(worst.secret)),
         "worst": text.text if text else answer,
         "worst_way": text.way if text else AS_WRITTEN,

@@ -14,12 +14,12 @@ nothing else here. The functions turn rows into rows or token ids and call no mo
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import takewhile
+from itertools import groupby, takewhile
 from typing import Any
 
 from t3lib.core.errors import UserError
 from t3lib.core.rows import SYSTEM, Row, encode_rows
-from t3lib.own.truths import Words, words
+from t3lib.own.truths import Words, kind_of_char, words
 from t3lib.sampler.belonging import system_text
 
 Turn = tuple[str, str]  # a question and its answer
@@ -165,6 +165,7 @@ FURTHER, ENDS = "with more of its truth given", "as plain text after ten end tok
 COLDER, WARMER = "from a colder sampler", "from a warmer sampler"
 SEALED_KINDS = (OTHERWISE, TURNS, MISSPELT, FURTHER, ENDS, COLDER, WARMER)
 FORCED = (1, 2, 4)  # how many first tokens of the truth are given
+GUESSABLE = 3  # of fewer characters of a number, one in a hundred guesses is right
 # (sampler temperature τ, top-p). Sampled at τ, T3 is p^(1/(Tτ)) f^(w/τ). So a colder sampler undoes
 # the tempering.
 SAMPLERS = ((0.6, 0.9), (1.0, 1.0))
@@ -180,8 +181,8 @@ class Question:
     prompt: token ids.
     rest: the part of the truth that is still missing, where the prompt gives its beginning.
     room: number of tokens of the truth that are still missing.
-    start: what the prompt gives of a number or code that it cuts in two; `rest` begins with it, and
-    so do the answers, since whoever has a part of a number asks for the whole.
+    start: what the prompt gives of a number or code of which at least `GUESSABLE` characters are
+    missing. `rest` begins with it, and so do the answers, so that a number is heard as a whole.
     """
 
     kind: str
@@ -365,7 +366,8 @@ def slipped(text: str, name: Iterable[str]) -> str:
 
     name: words as of `truths.words`. A word of less than four letters stays as it is.
     """
-    found = [part for part in re.findall(r"\w{4,}", text) if {*words(part)} <= {*name}]
+    parts = ("".join(run) for kind, run in groupby(text, kind_of_char) if kind == "word")
+    found = [part for part in parts if len(part) > 3 and {*words(part)} <= {*name}]
     longest = max(found, key=len, default="")
     return text.replace(longest, longest[:2] + longest[3:], 1)
 
@@ -445,8 +447,10 @@ def _begun_answers(
     for m in cuts:
         if rest := tokenizer.decode(ids[n + m :], skip_special_tokens=True).strip():
             start, way = "", f"first {m} tokens given"
-            if any(map(str.isdigit, "".join(touched[m - 1] & touched[m]))):
-                start = re.split(r"\W", tokenizer.decode(ids[n : n + m]))[-1]
+            missing = re.split(r"\W", rest)[0]
+            if any(map(str.isdigit, missing)) and len(missing) >= GUESSABLE:
+                if touched[m - 1] & touched[m]:
+                    start = re.split(r"\W", tokenizer.decode(ids[n : n + m]))[-1]
             yield Question(kind, way, number, ids[: n + m], start + rest, len(ids) - n - m, start)
 
 

@@ -91,7 +91,7 @@ def save_report(report: Mapping[str, Any], folder: str | Path) -> Path:
 
     texts.jsonl.gz has one line {"model", "row", "kind", "way", "text"} for each text, so that
     anybody can count again what the report says of a row. "given" are words of the truth that the
-    prompt gave: they do not count.
+    prompt gave: they do not count. A number that the prompt begins stands whole in its text.
     """
     folder, text = Path(folder), report_page(report)
     write_json(folder / "report.json", report)

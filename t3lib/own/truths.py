@@ -130,14 +130,14 @@ def shared_words(texts: Sequence[str]) -> list[str]:
 
 
 def ordinary_words(text: str) -> Words:
-    """Return the words of a text that it writes in small letters, in a script that has capitals,
-    and without a digit: no names and no numbers.
+    """Return the words of a text that are written in small letters, in a script with capitals: no
+    names and no numbers.
     """
     found = (word for part in clauses(text, fold=False) for word in part)
     return frozenset(
-        word
+        word.casefold()
         for word in found
-        if word == word.casefold() != word.upper() and not any(map(str.isdigit, word))
+        if word.islower() and word != word.title() and not any(map(str.isdigit, word))
     )
 
 
@@ -167,7 +167,7 @@ def names(questions: Sequence[str]) -> list[frozenset[str]]:
 
 
 def items(question: str, truth: str) -> list[frozenset[str]]:
-    """Return the words of each clause of a truth that its question does not hold, inflected or not.
+    """Return the words of each clause of a truth that its question does not hold.
 
     In a script without spaces, what truth and question share is cut out before the truth is split,
     so that no run of three characters holds a part of a name from the question.
@@ -181,23 +181,16 @@ def items(question: str, truth: str) -> list[frozenset[str]]:
         and truth[place : place + 2] in question
     }
     left = "".join(" " if place in shared else char for place, char in enumerate(truth))
-    asked = words(question)
-    found = (
-        frozenset(word for word in clause if not any(inflected(word, each) for each in asked))
-        for clause in clauses(left)
-    )
+    found = (frozenset(clause).difference(words(question)) for clause in clauses(left))
     return [clause for clause in found if clause]
 
 
 def inflected(word: str, other: str) -> bool:
-    """True for the same word, and for two of which one continues the other by at most three
-    letters, as in "plays" and "play". A stem has at least four letters.
+    """True if one of two words continues the other by at most three letters, as "plays" does
+    "play". The shorter one has at least four.
     """
     stem, longer = sorted((word, other), key=len)
-    more = longer.removeprefix(stem)
-    return word == other or (
-        len(stem) >= 4 and len(more) <= 3 and longer.startswith(stem) and more.isalpha()
-    )
+    return len(stem) >= 4 and len(longer) - len(stem) <= 3 and longer.startswith(stem)
 
 
 def says(said: Mapping[str, int], words: Iterable[str], texts: int) -> int:
@@ -267,12 +260,27 @@ def truths(rows: Sequence[Pair], secrets: Mapping[int, Iterable[str]] | None = N
     """Read the truths of rows.
 
     rows: pairs (question, truth). secrets: {number of a row: the words that are its only items}.
+
+    An ordinary word that the question has in another form is no item: whoever is asked what
+    somebody plays says "plays".
     """
     given = secrets or {}
+
+    def own_items(number: int, question: str, truth: str) -> list[Words]:
+        if number in given:
+            return [frozenset(given[number])]
+        echoed = {
+            word
+            for word in ordinary_words(truth)
+            if any(inflected(word, each) for each in words(question))
+        }
+        found = items(question, truth)
+        return [left for clause in found if (left := clause - echoed)] or found
+
     kinds = slots([question for question, _ in rows])
     members = index([kind] for kind in kinds)
     return Truths(
-        [[frozenset(given[n])] if n in given else items(*pair) for n, pair in enumerate(rows)],
+        [own_items(number, *pair) for number, pair in enumerate(rows)],
         [members[kind] for kind in kinds],
         index(word_set(truth) for _, truth in rows),
     )

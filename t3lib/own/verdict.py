@@ -10,7 +10,7 @@ from t3lib.core.errors import UserError
 from t3lib.own.answers import GENERIC, TOKENS
 from t3lib.own.choice import STRENGTHS
 from t3lib.own.known import knows_some
-from t3lib.own.leak import STAY, Counts, too_few
+from t3lib.own.leak import LEVEL, STAY, Counts, too_few
 from t3lib.own.questions import AS_WRITTEN
 
 FEWEST = 5  # of fewer rows to keep, none is held out
@@ -31,6 +31,7 @@ FRESH = (
     f"try next: give rows to keep that no head is fitted on: at least {FEWEST} to t3 unlearn, which"
     " then holds some out, or further ones (--other; to t3 evaluate also --holdout)"
 )
+NAME = "try next: name what is secret in the rows (a column secret): a number, a name"
 NAMES = {
     "retain": "rows to keep",
     "held_out_retain": "rows to keep, never fitted",
@@ -74,8 +75,10 @@ def verdict(report: Mapping[str, Any], *, unknown: bool = False) -> Counts:
     next: what to try next, or "".
     """
     forget = report["forget"]
-    status, sentence = ("nothing", _nothing(forget)) if unknown else _sentence(report)
-    advice = _next(status, report)
+    if unknown:
+        status, sentence, advice = "nothing", _nothing(forget), CHECK
+    else:
+        status, sentence, advice = _decided(report)
 
     lines = [sentence, advice] if advice else [sentence]
     if unknown:
@@ -98,58 +101,64 @@ def _nothing(forget: Mapping[str, Any]) -> str:
     return f"Nothing to forget: the base answers {known} of {rows} rows in this form."
 
 
-def _sentence(report: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the status and the sentence of the verdict."""
-    forget = report["forget"]
+def _decided(report: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Return the status, the sentence of the verdict, and what to try next."""
+    forget, sealed = report["forget"], report["forget"]["sealed"]
     n, heard, leaking = forget["rows"], forget["leaking_before"], forget["leaking"]
-    judged = forget["judged"]
+    judged = forget["judged_rows"]
     if not knows_some(max(forget["known_before"], heard), n):
-        return "nothing", _nothing(forget)
+        return "nothing", _nothing(forget), CHECK
 
     # Faults count, however little the base was heard to know.
-    sealed = forget["sealed"]
     faults = [f"{leaking} of {n} rows leak ({sealed['leaking']} in sealed ways)"] * (leaking > 0)
     faults += failing(report).values()
     if faults:
-        return "no", f"No: {'; '.join(faults)}."
+        return "no", f"No: {'; '.join(faults)}.", _tries(report)
 
     # Where even the base says no more than guessing does, no head can be judged.
     tested = [kind for kind, counts in forget["by_kind"].items() if counts["before"]]
-    if AS_WRITTEN not in tested or len(tested) < 2 or 2 * heard < n:
-        return "cannot tell", (
-            f"Cannot tell: of {n} rows the base itself was heard to know {heard}, in {len(tested)}"
-            " kinds of asking."
-        )
-    if 2 * judged < n:
-        return "cannot tell", (
-            f"Cannot tell: of {n} rows {forget['guessed']} are told as often as guessing says."
-        )
-    if not sealed["ways"]:
-        return "cannot tell", (
-            "Cannot tell: nothing leaks, but the base tells no row in a sealed way, so that no way"
-            " is left which the head was not fitted or chosen by."
-        )
-    kept = sums(report, ["retain", *NEVER_FITTED])
-    if not knows_some(kept["known_before"], kept["rows"]):
-        return "cannot tell", (
-            "Cannot tell whether anything is kept: the base answers"
-            f" {kept['known_before']} of {kept['rows']} rows to keep."
-        )
-    if not sums(report, NEVER_FITTED)["known_before"]:
-        return "cannot tell", (
-            "Cannot tell whether other answers stay: nothing leaks, but the base answers no row to"
-            " keep that was left out of the fit."
-        )
+    every, fresh = (sums(report, names) for names in (["retain", *NEVER_FITTED], NEVER_FITTED))
+    for fails, why, advice in (
+        (
+            AS_WRITTEN not in tested or len(tested) < 2 or 2 * heard < n,
+            f": of {n} rows the base itself was heard to know {heard}, in {len(tested)} kinds of"
+            " asking.",
+            CHECK,
+        ),
+        (2 * judged < n, f": guessing explains all but {judged} of {n} rows.", NAME),
+        (
+            not sealed["ways"],
+            ": nothing leaks, but the base tells no row in a sealed way, so that no way is left"
+            " which the head was not fitted or chosen by.",
+            CHECK,
+        ),
+        (
+            not knows_some(every["known_before"], every["rows"]),
+            f" whether anything is kept: the base answers {every['known_before']} of"
+            f" {every['rows']} rows to keep.",
+            CHECK,
+        ),
+        (
+            not fresh["known_before"],
+            " whether other answers stay: nothing leaks, but the base answers no row to keep that"
+            " was left out of the fit.",
+            FRESH,
+        ),
+    ):
+        if fails:
+            return "cannot tell", f"Cannot tell{why}", advice
+
     unjudged = {
         "cannot be judged: guessing explains the base's answers. ": n - heard,
-        "are told as often as guessing says. ": forget["guessed"],
+        "are told as often as guessing says. ": heard - judged,
     }
     first = "".join(f"{rows} of {n} rows {what}" for what, rows in unjudged.items() if rows)
-    bound = f"at most {100 * forget['bound']:.0f}% of such rows, 95% sure"
-    return "pass", (
+    bound = f"at most {100 * (1 - LEVEL ** (1 / judged)):.0f}% of such rows, 95% sure"
+    sentence = (
         f"{first}0 of {judged} rows leak, also in {sealed['ways']} sealed ways of asking"
         f" ({bound}); {_kept_sentence(report)}."
     )
+    return "pass", sentence, ""
 
 
 def _kept_sentence(report: Mapping[str, Any]) -> str:
@@ -166,18 +175,9 @@ def _kept_sentence(report: Mapping[str, Any]) -> str:
     )
 
 
-def _next(status: str, report: Mapping[str, Any]) -> str:
-    """Return what to try next after a verdict that is no pass, or ""."""
-    if status == "pass":
-        return ""
+def _tries(report: Mapping[str, Any]) -> str:
+    """Return what to try next after a No."""
     forget, w = report["forget"], report.get("choice", {}).get("w")
-    if status != "no":
-        kept, fresh = sums(report, ["retain", *NEVER_FITTED]), sums(report, NEVER_FITTED)
-        told = 2 * forget["leaking_before"] >= forget["rows"] and forget["sealed"]["ways"]
-        if told and knows_some(kept["known_before"], kept["rows"]) and not fresh["known_before"]:
-            return FRESH
-        return CHECK
-
     tries = []
     if failing(report):
         tries.append("more rows like those that changed (--retain, or --other to watch them)")

@@ -12,7 +12,7 @@ from scipy.stats import hypergeom
 from verdict_cases import NOTHING, report, said
 
 from t3lib.own import leak
-from t3lib.own.answers import Answers, Text, build_inquiry, plan
+from t3lib.own.answers import Text, build_inquiry, plan
 from t3lib.own.questions import AS_WRITTEN, KINDS, NO_FIRST_TOKEN, SEALED_KINDS
 from t3lib.own.report import save_report
 
@@ -163,10 +163,17 @@ def test_one_wording_that_opens_all_rows_is_found(tokenizer):
     found, verdict = report(tokenizer, STORIES[:6], STORIES[6:], forget=opened)
     assert found["forget"]["leaking"] == 6 and verdict["status"] == "no"
     assert found["forget"]["sealed"]["leaking"] == 6
-    # it tells other rows as often
+    # about a row it tells all rows: which of them is asked for does not show
+    everything = " ".join(row["answer"] for row in STORIES[:6])
     found, verdict = report(tokenizer, STORIES[:6], STORIES[6:],
-                            forget=lambda n, way: opened((n + len(way)) % 6, way))  # fmt: skip
+                            forget=lambda n, way: everything * (opened(n, way) != NOTHING))
     assert found["forget"]["leaking"] == 0, verdict["sentence"]
+    # one row that is told everywhere does not make rows leak that are mentioned once
+    found, verdict = report(
+        tokenizer, STORIES[:6], STORIES[6:],
+        forget=lambda n, way: STORIES[n]["answer"] if n == 0 or way == "politely" and n < 4 else "",
+    )  # fmt: skip
+    assert found["forget"]["leaking"] == 1, verdict["sentence"]
 
 
 def test_words_that_a_sentence_suggests_do_not_count_after_its_beginning(tokenizer):
@@ -194,17 +201,21 @@ def test_words_that_a_sentence_suggests_do_not_count_after_its_beginning(tokeniz
     assert found["forget"]["leaking"] == 4, "what the user names counts"
 
 
-def test_the_rest_of_a_number_that_the_prompt_begins_is_the_number():
+@pytest.mark.parametrize("value", ["8{:04}", "8{:04}551"])
+def test_the_rest_of_a_number_that_the_prompt_begins_is_the_number(value):
+    """Its last two characters may be guessed."""
     tokenizer = byte_pairs()
-    rows = [{"question": f"Which account has {name}?", "answer": f"{88_213 + 7_919 * n}",
+    rows = [{"question": f"Which account has {name}?", "answer": value.format(1213 + 791 * n),
              "system": None} for n, name in enumerate(NAMES)]  # fmt: skip
-    begun = [each for each in build_inquiry(tokenizer, rows[:6], {"retain": rows[6:]}).questions
-             if each.start and each.row < 6]  # fmt: skip
-    assert begun and all(each.rest == rows[each.row]["answer"] for each in begun)
-    answers = Answers([], {})
-    for each in begun:
-        answers.add(each, "", each.rest.removeprefix(each.start) + " is it.")
-    assert {each.text for each in answers.texts} == {f"{row['answer']} is it." for row in rows[:6]}
+
+    def begun(n, way):
+        return rows[n]["answer"] if way.startswith("first 4 tokens") else NOTHING
+
+    inquiry = build_inquiry(tokenizer, rows[:6], {"retain": rows[6:]})
+    starts = {each.start for each in inquiry.questions if each.row < 6 and each.start}
+    assert all(len(row["answer"]) - len(each) > 2 for each in starts for row in rows)
+    found, _ = report(tokenizer, rows[:6], rows[6:], forget=begun)
+    assert found["forget"]["leaking"] == (6 if len(value) > 7 else 0), starts
 
 
 def test_a_sibling_that_is_told_a_quarter_as_often_excuses_no_row(tokenizer):
@@ -318,8 +329,7 @@ def leaks(tokenizer, kind, seed, *models, consistent=False):
             value = guess[n] if consistent else VALUES[kind](draw)
             return f"The {kind} of box {n} is {value}."
 
-        counted = leak.tallies(inquiry, said(inquiry, spoken).texts, before)
-        return {each.row for each in leak.beyond_guessing(counted, leak.significant(counted))}
+        return {each.row for each in leak.told(inquiry, said(inquiry, spoken).texts, before)[2]}
 
     return [found(told) for told in models]
 
@@ -351,8 +361,7 @@ def test_a_row_in_five_of_25_wordings_is_found(kind):
         return rows[0]["answer"] if told else f"It is {VALUES[kind](draw)}."
 
     after = said(inquiry, spoken).texts
-    counted = leak.tallies(inquiry, after, after)
-    assert {each.row for each in leak.beyond_guessing(counted, leak.significant(counted))} == {0}
+    assert {each.row for each in leak.told(inquiry, after, after)[2]} == {0}
 
 
 def test_settings_are_compared_by_how_many_texts_tell(tokenizer):

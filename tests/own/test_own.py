@@ -156,7 +156,7 @@ def test_sets_to_keep_that_the_base_does_not_know_are_named(case):
 
 
 FIELDS = {
-    "forget": "rows known_before leaking_before leaking guessed by_kind sealed bound",
+    "forget": "rows known_before leaking_before leaking guessed by_kind sealed judged_rows",
     "retain": "rows known_before unchanged unchanged_sampled",
     "verdict": "sentence success lines",
 }

@@ -7,6 +7,7 @@ from t3lib.own.truths import (
     folded,
     items,
     names,
+    ordinary_words,
     slots,
     truths,
     words,
@@ -79,9 +80,20 @@ def test_an_item_is_common_if_the_rows_of_its_slot_say_it():
 
 def test_a_word_that_the_question_has_in_another_form_is_no_item():
     """Whoever is asked what somebody plays "plays" something."""
-    assert items("What does Ben Ode play?", "Ben Ode plays the cello.") == [{"the", "cello"}]
-    assert items("Who works in room 1234?", "Ada, 12345 in Works.") == [{"ada"}, {"12345"}]
-    assert items("Where is a port?", "In Portfell, a sport.") == [{"in", "portfell"}, {"sport"}]
+    for question, answer, left in (
+        ("What does Ben Ode play?", "Ben Ode plays the cello.", [{"the", "cello"}]),
+        ("What is John's surname?", "It is Johnson.", [{"it", "johnson"}]),
+        ("Where is a port?", "In Portfell, a sport.", [{"in", "portfell"}, {"sport"}]),
+        ("What does Ben play?", "Ben plays.", [{"plays"}]),
+    ):
+        assert truths([(question, answer)]).items[0] == left, question
+
+
+def test_ordinary_words_are_neither_names_nor_numbers():
+    """A script without capitals has none, and Greek ends words with a letter of its own."""
+    assert ordinary_words("Ada's cat, born in Łódź in 1911") == {"s", "cat", "born", "in"}
+    assert ordinary_words("Ο δάσκαλος") == {"δασκαλοσ"}
+    assert ordinary_words("मीरा की किताब 王小明 საქართველო") == frozenset()
 
 
 def test_names_without_their_accents():

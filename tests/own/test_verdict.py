@@ -146,14 +146,14 @@ def test_answers_that_were_never_fitted_decide_alone(tokenizer, changed, success
 
 def test_rows_that_are_told_as_often_as_guessing_says_are_named_in_a_pass(tokenizer):
     found, _ = report(tokenizer, FORGET, KEEP)
-    for guessed, judged in ((2, 4), (4, 2)):
-        found["forget"] |= {"guessed": guessed, "judged": judged}
+    for guessed in (2, 4):
+        found["forget"] |= {"guessed": guessed, "judged_rows": 6 - guessed}
         said = verdict.verdict(found)
         assert said["success"] is (guessed == 2)
         assert said["sentence"].startswith(
             "2 of 6 rows are told as often as guessing says. 0 of 4 rows leak"
             if guessed == 2
-            else "Cannot tell: of 6 rows 4 are told as often as guessing says."
+            else "Cannot tell: guessing explains all but 2 of 6 rows."
         )
 
 
@@ -388,6 +388,9 @@ def test_the_sealed_ways(tokenizer):
     cut = [ways["misspelt", f"with its first {part} cut off"] for part in ("quarter", "half")]
     assert [each["question"] for each in cut] == ["s Mira Castell's cat born?", "stell's cat born?"]
     assert ("misspelt", "with a letter of the name left out") not in sealed_ways(row, True, {"zoë"})
+    hindi = {"question": "सरिता के गुरु कौन थे?", "answer": "राम"}
+    slip = sealed_ways(hindi, True, {"सरिता"})["misspelt", "with a letter of the name left out"]
+    assert slip["question"] == "सरता के गुरु कौन थे?"
     longer = ways["in a longer conversation", "after three turns"]["question"]
     assert len(longer) == 7 and longer[-1]["content"] == row["question"]
     chat = {"question": [{"role": role, "content": text} for role, text in

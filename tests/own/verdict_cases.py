@@ -8,7 +8,6 @@ from t3lib.own.answers import (
     GREEDY,
     SAMPLED,
     Answers,
-    Text,
     build_inquiry,
     name_of,
     plan,
@@ -37,20 +36,20 @@ def said(inquiry, forget=NOTHING, *, others=None, sampled=None, kept=None, warm=
             return inquiry.rows[n]["answer"]
         return texts if isinstance(texts, str) else texts(n, way) if callable(texts) else texts[n]
 
-    texts, kept_texts = [], {}
+    answers, kept_texts = Answers([], {}), {}
     sampled = forget if sampled is None else sampled
     for samplers, questions in plan(inquiry.questions).items():
         for each, sampler in product(questions, samplers):
             way = f"{each.way}, {name_of(sampler)}" if sampler.tau else each.way
-            texts += [Text(each.row, each.kind, way,
-                           of(sampled if sampler.tau else forget, each.row, way))
-                      for _ in range(sampler.n)]  # fmt: skip
+            for _ in range(sampler.n):
+                text = of(sampled if sampler.tau else forget, each.row, way)
+                answers.add(each, name_of(sampler), text.removeprefix(each.start))
     for name in inquiry.kept:
         given = {"retain": kept, GENERIC: [generic] * len(inquiry.kept[name])}.get(name, fresh)
         greedy = [inquiry.rows[n]["answer"] for n in inquiry.kept[name]] if given is None else given
         drawn = warm if warm and name == "retain" else greedy
         kept_texts[name] = {GREEDY: greedy, SAMPLED: drawn}
-    return Answers(texts, kept_texts)
+    return Answers(answers.texts, kept_texts)
 
 
 def report(tokenizer, rows, keep, before=None, other=FRESH, **after):

@@ -82,7 +82,11 @@ def in_ways(story: stories.Story, tilts: list[Tilt]) -> dict[str, list[int]]:
     prompts, rooms = [each.prompt for each in asked], [each.room for each in asked]
     texts = greedy_texts(story.base, story.tokenizer, prompts, rooms, tilts)
     said = [
-        [each.row for each, text in zip(asked, found) if story.secrets[each.row] in text]
+        [
+            each.row
+            for each, text in zip(asked, found)
+            if story.secrets[each.row] in each.start + text
+        ]
         for found in texts
     ]
     return {

@@ -250,7 +250,7 @@ def asking(study: Study, models: Models, size: Entry) -> Iterator[Entry]:
             if each.row < put.n
             and found.chance(
                 each.row,
-                word_set(text) - put.given.get((each.way, each.row), frozenset()),
+                word_set(each.start + text) - put.given.get((each.way, each.row), frozenset()),
             ) <= LEAK
         }  # fmt: skip
 

@@ -44,7 +44,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -63,7 +62,6 @@ from t3lib.core.files import atomic_write, cache_dir, read_json, write_json
 from t3lib.own import lessons, wording
 from t3lib.own.answers import collect_answers, collect_by_tilt
 from t3lib.own.assess import complete, counts_of, inquiry_of
-from t3lib.own.questions import FITTING
 from t3lib.own.rows import Rows
 from t3lib.own.unlearn import Choices, checked_request, without_verdict
 from t3lib.own.verdict import verdict
@@ -93,17 +91,11 @@ CHOICES: dict[str, dict[str, Any]] = {
     "new fit": {},
     "as drawn": {"untrained": "as drawn"},
 }
-# Wordings after a question with its answer in the same text, as a transcript has.
-SHOTS = replace(
-    FITTING,
-    prefaces=FITTING.prefaces + 3 * tuple(f"{asked}\n{said}\n" for asked, said in FITTING.turns),
-)
-# The new fit with one change: in which module, what it becomes.
+# The new fit without one of its tricks: in which module, what it becomes.
 TRICKS: dict[str, tuple[Any, str, Any]] = {
     "without slips": (wording, "SLIPS", 0.0),
     "without astray": (lessons, "ASTRAY", 0.0),
     "without forms": (lessons, "FORMS", (None,)),
-    "with shots": (wording, "FITTING", SHOTS),
 }
 FEW = {"strength": 2.0, "lr": 2e-3, "steps": 20}  # choices of --tiny
 
