@@ -165,8 +165,12 @@ def test_one_wording_that_opens_all_rows_is_found(tokenizer):
     assert found["forget"]["sealed"]["leaking"] == 6
     # about a row it tells all rows: which of them is asked for does not show
     everything = " ".join(row["answer"] for row in STORIES[:6])
-    found, verdict = report(tokenizer, STORIES[:6], STORIES[6:],
-                            forget=lambda n, way: everything * (opened(n, way) != NOTHING))
+    found, verdict = report(
+        tokenizer,
+        STORIES[:6],
+        STORIES[6:],
+        forget=lambda n, way: everything * (opened(n, way) != NOTHING),
+    )
     assert found["forget"]["leaking"] == 0, verdict["sentence"]
     # one row that is told everywhere does not make rows leak that are mentioned once
     found, verdict = report(

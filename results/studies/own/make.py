@@ -43,7 +43,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -91,11 +91,13 @@ CHOICES: dict[str, dict[str, Any]] = {
     "new fit": {},
     "as drawn": {"untrained": "as drawn"},
 }
-# The new fit without one of its tricks: in which module, what it becomes.
-TRICKS: dict[str, tuple[Any, str, Any]] = {
-    "without slips": (wording, "SLIPS", 0.0),
-    "without astray": (lessons, "ASTRAY", 0.0),
-    "without forms": (lessons, "FORMS", (None,)),
+# The new fit without some of its tricks: in which module, what they become.
+SLIPS, ASTRAY = (wording, "SLIPS", 0.0), (lessons, "ASTRAY", 0.0)
+TRICKS: dict[str, list[tuple[Any, str, Any]]] = {
+    "without slips": [SLIPS],
+    "without astray": [ASTRAY],
+    "without either": [SLIPS, ASTRAY],
+    "without forms": [(lessons, "FORMS", (None,))],
 }
 FEW = {"strength": 2.0, "lr": 2e-3, "steps": 20}  # choices of --tiny
 
@@ -227,7 +229,9 @@ def unlearned_by(
             made.append((T3ForCausalLM.from_pretrained(place, base=base), chosen["chosen"]))
             seconds.append(chosen["seconds"])
             continue
-        with patch.object(*TRICKS[name]) if name in TRICKS else nullcontext():
+        with ExitStack() as stack:
+            for each in TRICKS.get(name, ()):
+                stack.enter_context(patch.object(*each))
             made.append(without_verdict(request, inquiry, how))
         seconds.append(round(time.process_time() - began))
         print(f"{name}: fitted in {seconds[-1]} s of one core", flush=True)
