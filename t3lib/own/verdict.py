@@ -14,6 +14,7 @@ from t3lib.own.leak import LEVEL, STAY, Counts, too_few
 from t3lib.own.questions import AS_WRITTEN
 
 FEWEST = 5  # of fewer rows to keep, none is held out
+JUDGED = 2 / 3  # of the rows must be told by the base, and not as often as guessing says
 POWER = 20  # with fewer answers that were never fitted, the sentence says that they say little
 UNTESTED = (
     "not tested: other languages, other questions about the same subjects, tries by the thousand,"
@@ -120,12 +121,12 @@ def _decided(report: Mapping[str, Any]) -> tuple[str, str, str]:
     every, fresh = (sums(report, names) for names in (["retain", *NEVER_FITTED], NEVER_FITTED))
     for fails, why, advice in (
         (
-            AS_WRITTEN not in tested or len(tested) < 2 or 2 * heard < n,
+            AS_WRITTEN not in tested or len(tested) < 2 or heard < JUDGED * n,
             f": of {n} rows the base itself was heard to know {heard}, in {len(tested)} kinds of"
             " asking.",
             CHECK,
         ),
-        (2 * judged < n, f": guessing explains all but {judged} of {n} rows.", NAME),
+        (judged < JUDGED * n, f": guessing explains all but {judged} of {n} rows.", NAME),
         (
             not sealed["ways"],
             ": nothing leaks, but the base tells no row in a sealed way, so that no way is left"

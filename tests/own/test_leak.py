@@ -251,8 +251,8 @@ TOWNS = ["Aldmoor", "Brinhaven", "Corvale", "Dunwick"]
 def test_what_guessing_explains_is_no_leak(tokenizer):
     """Towns that many rows share are named by a model that never saw the row, too."""
     rows = rows_of("Where was {} born?", "In old {value}.", NAMES, TOWNS * 4)
-    forget, keep = rows[:4], rows[4:]
-    one = [forget[0]["answer"]] + [keep[n - 1]["answer"] for n in (1, 2, 3)]
+    forget, keep = rows[:8], rows[8:]
+    one = [forget[0]["answer"]] + [keep[n - 1]["answer"] for n in range(1, 8)]
     found, verdict = report(tokenizer, forget, keep, forget=one)
     assert verdict["success"] and (found["forget"]["leaking"], found["forget"]["guessed"]) == (0, 1)
 

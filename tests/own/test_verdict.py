@@ -225,12 +225,13 @@ def test_texts_state_the_thresholds_of_the_code(tokenizer):
     for text in (table, cli.EXITS):
         assert f"{100 * leak.STAY:.0f}% of the answers to keep" in text
         assert f"Holm at {100 * leak.LEVEL:.0f}%" in text
-        assert "under half of the rows" in text and "left out of the fit" in text
-        assert "under a tenth" in text
-    # the base answers 3 of 6 rows, which is half, and 2; a tenth of 10 and of 11
+        assert "under two thirds of the rows" in text and "more than a third" in text
+        assert "under a tenth" in text and "left out of the fit" in text
+    assert verdict.JUDGED == 2 / 3
+    # the base answers 4 of 6 rows, which is two thirds, and 3; a tenth of 10 and of 11
     assert [knows_some(1, rows) for rows in (10, 11)] == [True, False]
     truths = [row["answer"] for row in FORGET]
-    for known, status in ((3, "pass"), (2, "cannot tell")):
+    for known, status in ((4, "pass"), (3, "cannot tell")):
         base = {"forget": truths[:known] + [NOTHING] * (6 - known)}
         assert report(tokenizer, FORGET, KEEP, before=base)[1]["status"] == status
     assert f"{TOKENS} tokens" in readme and "beyond 100 tokens" in verdict.UNTESTED
