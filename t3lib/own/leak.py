@@ -37,8 +37,8 @@ class Tally(NamedTuple):
 
     k of n texts about the row say it, and `others` of `of_others` texts about other rows.
     rate: how often guessing says it: the share of other rows whose truth holds it, or about which
-    the model says it at least half as often (and `OFTEN`): of all rows, of the row's slot, or of
-    the rows to forget, whichever is largest.
+    the model often says it (`OFTEN`, and at least half as often if no other truth holds it): of all
+    rows, of the row's slot, or of the rows to forget, whichever is largest.
     way: "", or a way of asking that was tested for all rows together. Then k of n rows are told in
     it, and `others` of `of_others` pairs of a row and another one that a text about it tells.
     """
@@ -86,7 +86,8 @@ def tallies(inquiry: Inquiry, texts: Sequence[Text], before: Sequence[Text]) -> 
                 if mine and not (suggested and kind in BEGINNING):
                     pair = [(holds & some).bit_count() for some in (mine, texts_of_kind & others)]
                     sizes = mine.bit_count(), (texts_of_kind & others).bit_count()
-                    guessers = rows_from(saying, max(OFTEN, pair[0] / sizes[0] / 2))
+                    half = 0.0 if holders & alone else pair[0] / sizes[0] / 2
+                    guessers = rows_from(saying, max(OFTEN, half))
                     rate = max(
                         share(rows, pool & apart & where)
                         for rows, pool in ((guessers, of_model.rows), (holders, every))
@@ -244,7 +245,7 @@ def beyond_guessing(counted: Sequence[Tally], found: Sequence[Tally]) -> list[Ta
     Guessing says a secret of rate r with the probability r. So of all secrets with a rate of at
     most x it says about E(x) = sum of these rates, and a Poisson test asks whether more rows are
     found. Rows with the smallest rates are tested first, then together with the next. A secret that
-    is said about no other row half as often is beyond guessing by itself.
+    is held by no other truth and said as often of no other row is beyond guessing by itself.
     """
     from scipy.stats import poisson
 
