@@ -5,6 +5,8 @@ texts.
 import gzip
 import json
 import random
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from own_cases import FIRST, LAST, byte_pairs
@@ -13,8 +15,13 @@ from verdict_cases import NOTHING, report, said
 
 from t3lib.own import leak
 from t3lib.own.answers import Text, build_inquiry, plan
+from t3lib.own.assess import inquiry_of
 from t3lib.own.questions import AS_WRITTEN, KINDS, NO_FIRST_TOKEN, SEALED_KINDS
 from t3lib.own.report import save_report
+from t3lib.own.rows import Rows
+from t3lib.own.unlearn import hold_out
+
+ROOT = Path(__file__).parents[2]
 
 
 def rows_of(question, truth, names, values):
@@ -400,6 +407,32 @@ def test_a_person_counts_a_row_again_from_the_texts(tokenizer, tmp_path, begun):
     assert counts == tuple(row[name] for name in ("k", "n", "others", "of_others"))
     k, n, hits, m = counts
     assert row["p"] == pytest.approx(hypergeom.sf(k - 1, n + m, k + hits, n))
+
+
+def test_the_committed_texts_about_capitals_pass_by_todays_rules(tokenizer):
+    """They were written when other rules counted them. The base tells all ten rows."""
+    folder = ROOT / "results" / "studies" / "own" / "capitals"
+
+    def read(name, opened=open):
+        with opened(folder / name, mode="rt", encoding="utf-8") as lines:
+            return [json.loads(line) for line in lines]
+
+    rows = Rows(read("forget.jsonl"), read("retain.jsonl")).checked()
+    inquiry, texts, given = inquiry_of(tokenizer, hold_out(rows, 0)), {}, {}
+    for line in read("texts.jsonl.gz", gzip.open):
+        text = Text(*(line[name] for name in Text._fields))
+        texts.setdefault(line["model"], []).append(text)
+        given[leak.way_of(text), text.row] = frozenset(line.get("given", ()))
+    inquiry = replace(inquiry, given={key: some for key, some in given.items() if some})
+    of_base, of_model = (
+        {each.row for each in leak.told(inquiry, texts[name], texts["base"])[2]}
+        for name in ("base", "model")
+    )
+    assert of_base == {*range(10)} and not of_model
+    about_italy = [each.text for each in texts["model"] if each.row == 2]
+    assert (sum("Roma" in text for text in about_italy), len(about_italy)) == (35, 247)
+    page = (ROOT / "results" / "pages" / "own.md").read_text(encoding="utf-8")
+    assert "247 texts about Italy\n35 say" in page
 
 
 def save_report_with(found, folder):
