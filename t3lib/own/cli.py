@@ -46,8 +46,8 @@ EXITS = (
     "Exit code 0 is a pass: no row is told beyond guessing in any kind of asking (Fisher's exact"
     " test, Holm at 5%), and nothing shows that fewer than 95% of the answers to keep stay. 3: rows"
     " leak or answers changed (No); the base tells under two thirds of the rows, or in too few"
-    " ways, or guessing explains more than a third, or the base answers no row to keep that was left out"
-    " of the fit (Cannot tell); it knows under a tenth of the rows (Nothing to forget)."
+    " ways, or guessing explains more than a third, or the base answers no row to keep that was"
+    " left out of the fit (Cannot tell); it knows under a tenth of the rows (Nothing to forget)."
 )
 ANSWER = 10_000  # most characters in one line of `t3 generate`
 
