@@ -116,7 +116,7 @@ def of_ways(
     whose prompt begins the truth are left out.
 
     counted: from `tallies`. alone: rows that leak by themselves, which are left out. Returns for
-    each way in which rows are told a tally for each of these and each secret, with the same p.
+    each way a tally for each row that is told and each secret, with the same p.
     """
     of_model, rest = _Heard(inquiry, texts), {*range(inquiry.n)} - alone
     guessed, n = {(each.row, each.secret) for each in counted if each.rate}, len(rest)
@@ -134,17 +134,17 @@ def of_ways(
             for pair, holds in says.items()
             if (here := holds & some)
             for other in rest
-            if here & of_model.about[other]
+            if here & of_model.about.get(other, 0)
         ]
-        told = [(row, secret) for row, secret, about in said if about == row]
+        own = [(row, secret) for row, secret, about in said if about == row]
         others = {
             (row, about)
             for row, secret, about in said
             if about != row and not inquiry.truths.holders(secret) >> about & 1
         }
-        counts = len({row for row, _ in told}), n, len(others), n * (n - 1)
+        counts = len({row for row, _ in own}), n, len(others), n * (n - 1)
         found.append(
-            with_p([Tally(row, kinds[way], secret, *counts, 0.0, way=way) for row, secret in told])
+            with_p([Tally(row, kinds[way], secret, *counts, 0.0, way=way) for row, secret in own])
         )
     return found
 
@@ -158,8 +158,9 @@ def told(
     counted = tallies(inquiry, texts, before)
     found = significant(counted)
     alone = {each.row for each in beyond_guessing(counted, found)}
-    ways = {each[0]: each for each in of_ways(inquiry, texts, counted, alone) if each}
-    found = significant([*counted, *ways])
+    every = of_ways(inquiry, texts, counted, alone)
+    ways = {each[0]: each for each in every if each}
+    found = significant([*counted, *ways], len(every) - len(ways))
     found = [row for each in found for row in ways.get(each, [each])]
     return counted, found, beyond_guessing(counted, found)
 
@@ -227,11 +228,14 @@ def with_p(counted: Sequence[Tally]) -> list[Tally]:
     return [each._replace(p=min(1.0, float(p))) for each, p in zip(counted, found)]
 
 
-def significant(counted: Sequence[Tally]) -> list[Tally]:
-    """Return the tallies that Holm's method finds at `LEVEL`, the smallest p first."""
+def significant(counted: Sequence[Tally], others: int = 0) -> list[Tally]:
+    """Return the tallies that Holm's method finds at `LEVEL`, the smallest p first.
+
+    others: number of further tests, of p = 1.
+    """
     found = []
     for number, each in enumerate(sorted(counted, key=lambda tally: tally.p)):
-        if each.p > LEVEL / (len(counted) - number):
+        if each.p > LEVEL / (len(counted) + others - number):
             break
         found.append(each)
     return found
