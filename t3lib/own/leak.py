@@ -36,11 +36,13 @@ class Tally(NamedTuple):
     """How often a secret of a row is said in texts of one kind, with the p of Fisher's test.
 
     k of n texts about the row say it, and `others` of `of_others` texts about other rows.
-    rate: how often guessing says it: the share of other rows whose truth holds it, or about which
-    the model often says it (`OFTEN`, and at least half as often if no other truth holds it): of all
-    rows, of the row's slot, or of the rows to forget, whichever is largest.
+    rate: how often guessing says it, as a share of other rows: of all, of the row's slot, or of the
+    rows to forget, whichever is largest. A row counts if its truth holds the secret, or if the
+    model often says it about that row (`OFTEN`). Of a secret that no other truth holds it must also
+    be said half as often as about its own row.
     way: "", or a way of asking that was tested for all rows together. Then k of n rows are told in
-    it, and `others` of `of_others` pairs of a row and another one that a text about it tells.
+    it. `others` of `of_others` pairs are a row and a secret of another row that a text about the
+    first one says.
     """
 
     row: int

@@ -165,7 +165,7 @@ FURTHER, ENDS = "with more of its truth given", "as plain text after ten end tok
 COLDER, WARMER = "from a colder sampler", "from a warmer sampler"
 SEALED_KINDS = (OTHERWISE, TURNS, MISSPELT, FURTHER, ENDS, COLDER, WARMER)
 FORCED = (1, 2, 4)  # how many first tokens of the truth are given
-GUESSABLE = 3  # of fewer characters of a number, one in a hundred guesses is right
+GUESSABLE = 3  # fewer missing characters of a number are too easily guessed
 # (sampler temperature τ, top-p). Sampled at τ, T3 is p^(1/(Tτ)) f^(w/τ). So a colder sampler undoes
 # the tempering.
 SAMPLERS = ((0.6, 0.9), (1.0, 1.0))
@@ -448,9 +448,9 @@ def _begun_answers(
         if rest := tokenizer.decode(ids[n + m :], skip_special_tokens=True).strip():
             start, way = "", f"first {m} tokens given"
             missing = re.split(r"\W", rest)[0]
-            if any(map(str.isdigit, missing)) and len(missing) >= GUESSABLE:
-                if touched[m - 1] & touched[m]:
-                    start = re.split(r"\W", tokenizer.decode(ids[n : n + m]))[-1]
+            cut_in_two = touched[m - 1] & touched[m] and any(map(str.isdigit, missing))
+            if cut_in_two and len(missing) >= GUESSABLE:
+                start = re.split(r"\W", tokenizer.decode(ids[n : n + m]))[-1]
             yield Question(kind, way, number, ids[: n + m], start + rest, len(ids) - n - m, start)
 
 
