@@ -152,6 +152,39 @@ def models(folder: Path, pretrained: bool = False) -> str:
     return table(pd.DataFrame(lines), texts=3)
 
 
+def without(folder: Path, choice: str) -> str:
+    """Write what comes out for the small models without a part of the fit, beside the whole fit:
+    a line for each kind of rows, and a sign test over the models.
+
+    folder: as of `summary`. choice: the fit without the part, such as "without either".
+    """
+    found = _own(folder / "tricks", False)
+    counts = ["leaking", "judge", "held_out_retain_unchanged", "other_unchanged"]
+    whole, part = (
+        found[found["choice"] == name].set_index(["model", "seed"])[counts]
+        for name in ("new fit", choice)
+    )
+    lines = []
+    for kind, title in KINDS.items():
+        pair = (whole.loc[kind].sum(), part.loc[kind].sum())
+        told, judged, *kept = ([each[name] for each in pair] for name in counts)
+        lines.append(
+            {
+                "models": f"{len(whole.loc[kind])} of {title}",
+                "rows that leak": "{:.0f} → {:.0f}".format(*told),
+                "facts that the judge gets": "{:.0f} → {:.0f}".format(*judged),
+                "answers kept, not fitted": "{:.0f} → {:.0f}".format(*map(sum, zip(*kept))),
+            }
+        )
+    gap = part["leaking"] - whole["leaking"]
+    more, fewer = int((gap > 0).sum()), int((gap < 0).sum())
+    p = binomtest(more, more + fewer).pvalue
+    return (
+        f"{table(pd.DataFrame(lines))}\n\nWithout them more rows leak of {more} models, fewer of"
+        f" {fewer} (sign test, p = {p:.2f})."
+    )
+
+
 def _own(folder: Path, pretrained: bool) -> pd.DataFrame:
     """Return own.csv with a column for each measure. What the retrained models have of it is in
     the columns leaking_retrained and status_retrained.

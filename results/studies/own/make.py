@@ -12,10 +12,9 @@ was taught, or with capitals and authors that it knew (pretrained.py). These nee
 and run only when they are named.
 
 Choices are ways of unlearning, by default the new fit alone. "new fit" is what `t3 unlearn` does.
-"as drawn" is the new fit without neutral tokens, "without slips" and the like without one of its
-tricks. "retrained" is a model that never saw the rows; of what
-SmolLM2 knew by itself there is none. All of them are also asked by judge.py, a script that shares
-no code with t3lib:
+"as drawn" is the new fit without neutral tokens, "without either" and "without forms" without
+parts of it. "retrained" is a model that never saw the rows; of what SmolLM2 knew by itself there is
+none. All of them are also asked by judge.py, a script that shares no code with t3lib:
 
     python results/studies/own/judge.py BASE HEAD FACTS OUT
 
@@ -91,12 +90,9 @@ CHOICES: dict[str, dict[str, Any]] = {
     "new fit": {},
     "as drawn": {"untrained": "as drawn"},
 }
-# The new fit without some of its tricks: in which module, what they become.
-SLIPS, ASTRAY = (wording, "SLIPS", 0.0), (lessons, "ASTRAY", 0.0)
+# The new fit without some of its parts: in which module, what they become. "either": slips, astray.
 TRICKS: dict[str, list[tuple[Any, str, Any]]] = {
-    "without slips": [SLIPS],
-    "without astray": [ASTRAY],
-    "without either": [SLIPS, ASTRAY],
+    "without either": [(wording, "SLIPS", 0.0), (lessons, "ASTRAY", 0.0)],
     "without forms": [(lessons, "FORMS", (None,))],
 }
 FEW = {"strength": 2.0, "lr": 2e-3, "steps": 20}  # choices of --tiny
