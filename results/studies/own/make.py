@@ -13,8 +13,9 @@ and run only when they are named.
 
 Choices are ways of unlearning, by default the new fit alone. "new fit" is what `t3 unlearn` does.
 "as drawn" is the new fit without neutral tokens, "without either" and "without forms" without
-parts of it. "retrained" is a model that never saw the rows; of what SmolLM2 knew by itself there is
-none. All of them are also asked by judge.py, a script that shares no code with t3lib:
+parts of it, and "every token" has more. "retrained" is a model that never saw the rows; of what
+SmolLM2 knew by itself there is none. All of them are also asked by judge.py, a script that shares
+no code with t3lib:
 
     python results/studies/own/judge.py BASE HEAD FACTS OUT
 
@@ -55,6 +56,7 @@ from cases import builtin, memorised
 
 from t3lab import results
 from t3lab.cli import names, whole_numbers
+from t3lib.classifier.features import Features
 from t3lib.cli import Parser
 from t3lib.core.errors import UserError
 from t3lib.core.files import atomic_write, cache_dir, read_json, write_json
@@ -90,12 +92,35 @@ CHOICES: dict[str, dict[str, Any]] = {
     "new fit": {},
     "as drawn": {"untrained": "as drawn"},
 }
-# The new fit without some of its parts: in which module, what they become. "either": slips, astray.
+# The new fit with another part, or without one: in which module, what it becomes. "either": slips
+# and answers that go astray.
 TRICKS: dict[str, list[tuple[Any, str, Any]]] = {
     "without either": [(wording, "SLIPS", 0.0), (lessons, "ASTRAY", 0.0)],
     "without forms": [(lessons, "FORMS", (None,))],
 }
 FEW = {"strength": 2.0, "lr": 2e-3, "steps": 20}  # choices of --tiny
+
+
+def every_token(request: lessons.Request, made: list[lessons.Lesson]) -> Features:
+    """Return the features of lessons, with each token of a row to keep twice: the second time its
+    context has another target, a token of class 0 drawn at random. It is of class 1 there, because
+    a row to keep may say everything that the base says.
+    """
+    features = EXTRACT(request, made)
+    forget = features.s[features.row] == 0
+    last = int(features.row[forget].max()) + 1  # the tokens of class 1 of the last row to forget
+    keep, drawn = (features.row > last).nonzero()[:, 0], features.y[forget]
+    generator = torch.Generator().manual_seed(request.seed)
+    targets = drawn[torch.randint(len(drawn), (len(keep),), generator=generator)]
+    row = torch.cat([features.row, features.row[keep]])
+    order = row.argsort(stable=True)
+    x = torch.cat([features.x, features.x[keep]])[order]
+    y = torch.cat([features.y, targets])[order]
+    return Features(x, y, row[order], features.s, device=features.device)
+
+
+EXTRACT = lessons.extract_material
+TRICKS["every token"] = [(lessons, "extract_material", every_token)]
 
 
 def measured(report: dict) -> dict[str, Any]:
