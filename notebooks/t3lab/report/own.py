@@ -152,21 +152,23 @@ def models(folder: Path, pretrained: bool = False) -> str:
     return table(pd.DataFrame(lines), texts=3)
 
 
-def without(folder: Path, choice: str) -> str:
-    """Write what comes out for the small models without a part of the fit, beside the whole fit:
-    a line for each kind of rows, and a sign test over the models.
+def changed(folder: Path, choice: str) -> str:
+    """Write what comes out for the small models if a part of the fit is another: a line for each
+    kind of rows, and a sign test over the models.
 
-    folder: as of `summary`. choice: the fit without the part, such as "without either".
+    folder: as of `summary`. choice: the other fit, such as "without either".
     """
     found = _own(folder / "tricks", False)
     counts = ["leaking", "judge", "held_out_retain_unchanged", "other_unchanged"]
-    whole, part = (
+    whole, other = (
         found[found["choice"] == name].set_index(["model", "seed"])[counts]
         for name in ("new fit", choice)
     )
-    lines = []
+    whole, lines = whole.loc[other.index], []
     for kind, title in KINDS.items():
-        pair = (whole.loc[kind].sum(), part.loc[kind].sum())
+        if kind not in other.index:
+            continue
+        pair = (whole.loc[kind].sum(), other.loc[kind].sum())
         told, judged, *kept = ([each[name] for each in pair] for name in counts)
         lines.append(
             {
@@ -176,12 +178,12 @@ def without(folder: Path, choice: str) -> str:
                 "answers kept, not fitted": "{:.0f} → {:.0f}".format(*map(sum, zip(*kept))),
             }
         )
-    gap = part["leaking"] - whole["leaking"]
+    gap = other["leaking"] - whole["leaking"]
     more, fewer = int((gap > 0).sum()), int((gap < 0).sum())
     p = binomtest(more, more + fewer).pvalue
     return (
-        f"{table(pd.DataFrame(lines))}\n\nWithout them more rows leak of {more} models, fewer of"
-        f" {fewer} (sign test, p = {p:.2f})."
+        f"{table(pd.DataFrame(lines))}\n\nMore rows leak of {more} models, fewer of {fewer} (sign"
+        f" test, p = {p:.2f})."
     )
 
 

@@ -75,7 +75,7 @@ def blocks(results: Path) -> dict[str, dict[str, str]]:
         "own": own.summary(results / "studies" / "own"),
         "own-models": own.models(results / "studies" / "own"),
         "own-judged": own.judged(results / "studies" / "own"),
-        "own-tricks": own.without(results / "studies" / "own", "without either"),
+        "own-tricks": own.changed(results / "studies" / "own", "without either"),
         "own-tricks-smollm2": own.models(results / "studies" / "own" / "tricks", pretrained=True),
         "own-smollm2": own.models(results / "studies" / "own", pretrained=True),
         "departures": departures.listed(results / "profiles" / "cpu"),

@@ -201,13 +201,12 @@ def test_a_part_of_the_fit_is_missed_by_as_many_models_as_the_page_says():
             if line["measure"] == "leaking" and not line["model"].startswith("smollm2"):
                 of_model = told.setdefault((line["model"], line["seed"]), {})
                 of_model[line["choice"]] = int(line["value"])
-                assert len(of_model) < 2 or [*of_model] == ["new fit", "without either"]
     gaps = [each["without either"] - each["new fit"] for each in told.values()]
     more, fewer = sum(gap > 0 for gap in gaps), sum(gap < 0 for gap in gaps)
     n, most = more + fewer, max(more, fewer)
     p = min(1, 2 * sum(comb(n, k) for k in range(most, n + 1)) / 2**n)
     page = TEXTS[ROOT / "results" / "pages" / "own.md"]
-    assert f"leak of {more} models, fewer of {fewer} (sign test, p = {p:.2f})" in page
+    assert f"More rows leak of {more} models, fewer of {fewer} (sign test, p = {p:.2f})." in page
     leaks = [sum(each[name] for (kind, _), each in told.items() if kind == "customers")
              for name in ("new fit", "without either")]  # fmt: skip
     assert f"numbers | {leaks[0]} → {leaks[1]} |" in page
