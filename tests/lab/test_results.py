@@ -1,5 +1,6 @@
 """Run files: named, checked, rounded, sealed, read back; tables and figures on disk."""
 
+import csv
 import json
 import os
 import re
@@ -174,6 +175,16 @@ def test_no_committed_result_names_its_data_by_a_local_path():
     ]
     named = [path.name for path in committed if "../shared" in path.read_text(encoding="utf-8")]
     assert committed and not named
+
+
+def test_every_line_of_a_committed_table_has_a_cell_for_each_column():
+    """A line of judged.csv was the rest of another one, which somebody had deleted by its text."""
+    tables = sorted((ROOT / "results").rglob("*.csv"))
+    assert len(tables) > 100
+    for path in tables:
+        with path.open(encoding="utf-8", newline="") as file:
+            sizes = {len(line) for line in csv.reader(file)}
+        assert len(sizes) == 1, f"{path.relative_to(ROOT)}: lines of {sorted(sizes)} cells"
 
 
 def test_a_busy_machine_is_noted(monkeypatch):

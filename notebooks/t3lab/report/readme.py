@@ -76,6 +76,7 @@ def blocks(results: Path) -> dict[str, dict[str, str]]:
         "own-models": own.models(results / "studies" / "own"),
         "own-judged": own.judged(results / "studies" / "own"),
         "own-tricks": own.changed(results / "studies" / "own", "without either"),
+        "own-every": own.changed(results / "studies" / "own", "every token"),
         "own-tricks-smollm2": own.models(results / "studies" / "own" / "tricks", pretrained=True),
         "own-smollm2": own.models(results / "studies" / "own", pretrained=True),
         "departures": departures.listed(results / "profiles" / "cpu"),

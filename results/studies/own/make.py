@@ -286,7 +286,7 @@ def write(
 
 def lines_in(path: Path) -> list[list[str]]:
     """Read the lines of a table; none if it is not there."""
-    return list(csv.reader(path.open(encoding="utf-8")))[1:] if path.exists() else []
+    return list(csv.reader(path.open(encoding="utf-8", newline="")))[1:] if path.exists() else []
 
 
 def table(lines: list[list[str]]) -> str:
