@@ -4,7 +4,8 @@ All pairs (T, w) answer greedily, the best of them are sampled too, and the best
 These functions work on numbers alone.
 
 Because p^(1/T) f^w = (p f^(w·T))^(1/T), greedy text depends only on the product w·T. With T = 1 and
-w equal to the product, sampled answers to rows to keep stay as they were.
+w equal to the product, sampled answers to rows to keep stay as they were. The gate θ and the tail ε
+limit tempering, so with T = 1 they change nothing and are not chosen.
 """
 
 from collections.abc import Mapping, Sequence
