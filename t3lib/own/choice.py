@@ -5,7 +5,7 @@ These functions work on numbers alone.
 
 Because p^(1/T) f^w = (p f^(w·T))^(1/T), greedy text depends only on the product w·T. With T = 1 and
 w equal to the product, sampled answers to rows to keep stay as they were. The gate θ and the tail ε
-limit tempering, so with T = 1 they change nothing and are not chosen.
+limit tempering. With T = 1 they change nothing, so they are not in the grid.
 """
 
 from collections.abc import Mapping, Sequence

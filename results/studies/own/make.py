@@ -92,19 +92,14 @@ CHOICES: dict[str, dict[str, Any]] = {
     "new fit": {},
     "as drawn": {"untrained": "as drawn"},
 }
-# The new fit with another part, or without one: in which module, what it becomes. "either": slips
-# and answers that go astray.
-TRICKS: dict[str, list[tuple[Any, str, Any]]] = {
-    "without either": [(wording, "SLIPS", 0.0), (lessons, "ASTRAY", 0.0)],
-    "without forms": [(lessons, "FORMS", (None,))],
-}
 FEW = {"strength": 2.0, "lr": 2e-3, "steps": 20}  # choices of --tiny
+EXTRACT = lessons.extract_material
 
 
 def every_token(request: lessons.Request, made: list[lessons.Lesson]) -> Features:
-    """Return the features of lessons, with each token of a row to keep twice: the second time its
-    context has another target, a token of class 0 drawn at random. It is of class 1 there, because
-    a row to keep may say everything that the base says.
+    """Return the features of lessons, with each token of a row to keep twice. The second time its
+    target is a random one of the tokens of class 0. It is of class 1 here: whatever the base says
+    in a row to keep may stay.
     """
     features = EXTRACT(request, made)
     forget = features.s[features.row] == 0
@@ -119,8 +114,13 @@ def every_token(request: lessons.Request, made: list[lessons.Lesson]) -> Feature
     return Features(x, y, row[order], features.s, device=features.device)
 
 
-EXTRACT = lessons.extract_material
-TRICKS["every token"] = [(lessons, "extract_material", every_token)]
+# Fits with a part changed: what replaces which name of which module. "either" is slips and answers
+# that go astray.
+TRICKS: dict[str, list[tuple[Any, str, Any]]] = {
+    "without either": [(wording, "SLIPS", 0.0), (lessons, "ASTRAY", 0.0)],
+    "without forms": [(lessons, "FORMS", (None,))],
+    "every token": [(lessons, "extract_material", every_token)],
+}
 
 
 def measured(report: dict) -> dict[str, Any]:

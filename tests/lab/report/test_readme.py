@@ -192,24 +192,25 @@ def test_what_nobody_fitted_costs_where_it_was_chosen_so():
             )
 
 
-def test_a_part_of_the_fit_is_missed_by_as_many_models_as_the_page_says():
-    """By hand, from the lines of own.csv: the sign test is a sum of binomial chances."""
+@pytest.mark.parametrize("choice", ["without either", "every token"])
+def test_the_sign_test_of_another_fit_is_that_of_the_models(choice):
+    """By hand, from the lines of own.csv: a sum of binomial chances."""
     told: dict[tuple[str, ...], dict[str, int]] = {}
-    folder = ROOT / "results" / "studies" / "own"
-    with (folder / "tricks" / "own.csv").open() as file:
+    with (ROOT / "results" / "studies" / "own" / "tricks" / "own.csv").open() as file:
         for line in csv.DictReader(file):
             if line["measure"] == "leaking" and not line["model"].startswith("smollm2"):
                 of_model = told.setdefault((line["model"], line["seed"]), {})
                 of_model[line["choice"]] = int(line["value"])
-    gaps = [each["without either"] - each["new fit"] for each in told.values()]
+    pairs = {model: each for model, each in told.items() if choice in each}
+    gaps = [each[choice] - each["new fit"] for each in pairs.values()]
     more, fewer = sum(gap > 0 for gap in gaps), sum(gap < 0 for gap in gaps)
     n, most = more + fewer, max(more, fewer)
     p = min(1, 2 * sum(comb(n, k) for k in range(most, n + 1)) / 2**n)
     page = TEXTS[ROOT / "results" / "pages" / "own.md"]
     assert f"More rows leak of {more} models, fewer of {fewer} (sign test, p = {p:.2f})." in page
-    leaks = [sum(each[name] for (kind, _), each in told.items() if kind == "customers")
-             for name in ("new fit", "without either")]  # fmt: skip
-    assert f"numbers | {leaks[0]} → {leaks[1]} |" in page
+    numbers = [each for (kind, _), each in pairs.items() if kind == "customers"]
+    leaks = [sum(each[name] for each in numbers) for name in ("new fit", choice)]
+    assert f"phone and order numbers | {leaks[0]} → {leaks[1]} |" in page
 
 
 def test_cold_samples_of_least_are_those_of_the_table():
