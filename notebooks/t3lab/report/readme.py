@@ -105,13 +105,9 @@ def of_study(results: Path, study: str) -> dict[str, str]:
     return blocks
 
 
-# Models beside T3, and how `hides` calls them
-NAMES = (("Original", "before"), ("RMU", "RMU"), ("Retrained", "retrained"))
-
-
 def hides(results: Path) -> str:
-    """Write what T3 hides and what it does not, in some sentences about the split `SPLIT`: sums of
-    rows and means of shares over the worlds in which nothing was tuned.
+    """Write what T3 hides and what it does not, on the split `SPLIT`: sums of rows and means of
+    shares over the worlds in which nothing was tuned.
 
     results: the folder of all results.
     """
@@ -120,32 +116,21 @@ def hides(results: Path) -> str:
         pd.read_csv(folder / f"{name}.csv").query("split == @SPLIT and 1 <= world <= 7")
         for name in ("guided_each", "rivals_each", "guided_texts", "rivals_texts")
     )
-    found = pd.concat([each, rivals]).groupby("model")[["recognized", "auc"]].mean()
+    shares = pd.concat([each, rivals]).groupby("model")[["recognized", "auc"]].mean()
     texts = pd.concat([texts, asked.replace({"way": {"as written": "as it stands"}})])
     plain = texts[texts["way"] == "as it stands"]
     rows = plain.groupby(["tau", "model"])[["rows", "whole"]].sum()
-    samples = texts.groupby("tau")["samples"].first()
+    samples = plain.groupby("tau")["samples"].first()
 
-    def told(tau: float, *others: str) -> str:
-        whole = rows.loc[tau, "whole"].astype(int)
-        beside = "; ".join(f"{name}: {whole[model]}" for model, name in NAMES if model in others)
-        return f"{whole['T3']} ({beside})"
-
-    greedy = told(0.0, "Original", "RMU", "Retrained")
-    warm, cold = (told(tau, "RMU", "Retrained") for tau in (1.0, 0.1))
-    return "\n".join(
-        [
-            "- **Greedy answers, asked as learned, hide the rows**: told whole, of"
-            f" {rows['rows'].max()} rows: {greedy}.",
-            f"- **Warm samples hide them**: {samples[1.0]} at τ = 1 tell {warm}, but hardly any"
-            " answer to keep survives.",
-            f"- **Cold samples do not**: {samples[0.1]} at τ = 0.1 tell {cold}.",
-            "- **A learned answer is recognised** among six for {:.0%} of the rows (RMU: {:.0%};"
-            " retrained: {:.0%}).".format(*found.loc[["T3", "RMU", "Retrained"], "recognized"]),
-            "- **That a row was forgotten shows**: it is less probable than unseen ones in"
-            " {:.0%} of pairs (RMU: {:.0%}).".format(*1 - found.loc[["T3", "RMU"], "auc"]),
-        ]
-    )
+    whole = f"told whole, of {rows['rows'].max()} rows: greedily"
+    ways = {whole: 0.0} | {f"in {samples[tau]} samples at τ = {tau:g}": tau for tau in (1.0, 0.1)}
+    found = {way: rows.loc[tau, "whole"].map("{:.0f}".format) for way, tau in ways.items()}
+    percent = "{:.0%}".format
+    found["recognised among six answers"] = shares["recognized"].map(percent)
+    found["less probable than an unseen row"] = (1 - shares["auc"]).map(percent)
+    names = {"T3": "T3", "RMU": "RMU", "Retrained": "retrained", "Original": "before"}
+    shown = pd.DataFrame(found).T[[*names]].rename(columns=names)
+    return table(shown.rename_axis("asked as learned").reset_index())
 
 
 def verdicts(results: Path) -> str:
@@ -164,11 +149,10 @@ def verdicts(results: Path) -> str:
     )
     return (
         f"- **[Claims](results/profiles/cpu/tables/claims.md)** of the paper: of {theory.total()}"
-        f" about Gaussians and bounds {theory[HOLDS]} hold, {theory[RESTRICTED]} under a condition,"
-        f" {theory[FAILS]} do not. Of {models.total()} about language models"
-        f" {models[HOLDS] or 'none'} holds at `cpu`, {models[RESTRICTED]} under a condition,"
-        f" {models[FAILS]} do not; {models[NO_ORDER]} chance may explain, {models[NOT_RUN]} was not"
-        " decided."
+        f" about theory {theory[HOLDS]} hold, {theory[RESTRICTED]} under a condition,"
+        f" {theory[FAILS]} do not; of {models.total()} about language models, at `cpu`,"
+        f" {models[HOLDS] or 'none'}, {models[RESTRICTED]} under a condition, {models[FAILS]} do"
+        f" not, {models[NO_ORDER]} chance may explain, {models[NOT_RUN]} is undecided."
     )
 
 

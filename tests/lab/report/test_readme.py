@@ -242,12 +242,16 @@ def test_rows_that_are_told_whole_are_counted_alike_at_every_temperature():
         of = texts[(texts["model"] == model) & (texts["tau"] == tau)]
         return int(of["whole"].sum())
 
-    mark = "<!-- generated:hides -->(.*?)<!-- /"
-    block = re.search(mark, TEXTS[ROOT / "README.md"], re.S)[1].strip()
-    names = {" ": "T3", "RMU: ": "RMU", "retrained: ": "Retrained"}
-    for tau, line in zip((0.0, 1.0, 0.1), block.splitlines()):
-        for told, model in names.items():
-            assert re.search(rf"{told}{whole(model, tau)}\b", line), (tau, model)
+    cells = cells_of("hides", ROOT / "README.md")
+    greedy, warm, cold, *_ = dict.fromkeys(row for row, _ in cells)
+    for tau, row in ((0.0, greedy), (1.0, warm), (0.1, cold)):
+        for model in ("T3", "RMU", "Retrained"):
+            assert cells[row, model.replace("Ret", "ret")] == str(whole(model, tau))
+        assert (f"τ = {tau:g}" in row) == (tau > 0)
+    samples = texts.groupby("tau")["samples"].agg(["min", "max"])
+    for tau, row in ((1.0, warm), (0.1, cold)):
+        assert f"in {samples.loc[tau, 'min']} samples" in row
+        assert samples.loc[tau, "min"] == samples.loc[tau, "max"]
 
 
 def test_differences_and_other_ways_are_those_of_the_worlds():
