@@ -56,8 +56,8 @@ PYTHON = [code for language, code in blocks(WORKS) if language == "python"]
 
 @pytest.fixture(scope="session")
 def place(memorised, tmp_path_factory):
-    """A folder with what the commands name: a model in MODEL, forget.jsonl, retain.jsonl, the
-    sample rows. Every file has a few rows, because each is asked in many ways.
+    """A folder with what the commands name: a model in MODEL, forget.jsonl, retain.jsonl,
+    other.jsonl. Every file has a few rows, because each is asked in many ways.
     """
     folder = tmp_path_factory.mktemp("reader")
     model, tokenizer, forget, retain, other = memorised
@@ -65,10 +65,6 @@ def place(memorised, tmp_path_factory):
     tokenizer.save_pretrained(folder / "MODEL")
     for name, rows in (("forget", forget), ("retain", retain), ("other", other)):
         (folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows[:6])))
-    (folder / "notebooks" / "sample").mkdir(parents=True)
-    for path in (ROOT / "notebooks" / "sample").glob("*.jsonl"):
-        few = path.read_text(encoding="utf-8").splitlines(keepends=True)[:6]
-        (folder / "notebooks" / "sample" / path.name).write_text("".join(few), encoding="utf-8")
     return folder
 
 
@@ -99,10 +95,9 @@ def test_the_command_line_runs_as_typed(place, short_search, monkeypatch, capsys
             # 3: the report says that something leaks or changed
             assert cli.main(words[1:]) in (0, 3), (words, capsys.readouterr())
     printed = capsys.readouterr().out
-    assert printed.count("\nreport: ") == 3  # two heads, one evaluation
-    for folder in ("head", "out/my-head"):
-        assert (place / folder / "model.safetensors").is_file()
-    for folder in ("head-report", "report", "out/my-head-report"):
+    assert printed.count("\nreport: ") == 2  # a head, an evaluation
+    assert (place / "head" / "model.safetensors").is_file()
+    for folder in ("head-report", "report"):
         assert all((place / folder / f"report.{kind}").is_file() for kind in ("html", "json"))
 
 

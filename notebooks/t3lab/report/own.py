@@ -1,5 +1,7 @@
 """Write the tables of `results/studies/own`: what came out for own rows, model by model."""
 
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
 import pandas as pd
@@ -14,7 +16,7 @@ PRETRAINED = "smollm2-"  # how cases of results/studies/own with SmolLM2 begin
 PLACES = {"judge": ".0f", "judge_retrained": ".0f", "next_token": ".1f", "whole_answers": ".0f"}
 OF_SUMMARY = (
     "rows to forget",
-    "models that pass (retrained)",
+    "pass / cannot tell / No (retrained: pass)",
     "rows that leak (before; retrained)",
     "answers kept, of those not fitted",
 )
@@ -51,7 +53,7 @@ def summary(folder: Path) -> str:
         lines.append(
             (
                 f"{sums['rows']:.0f} {title}",
-                f"{(part['status'] == 'pass').sum()} of {len(part)} ({of_retrained})",
+                f"{_statuses(part['status'])} ({of_retrained})",
                 f"{sums['leaking']:.0f} ({sums['leaking_before']:.0f}; {retrained:.0f})",
                 _kept(sums, "held_out_retain", "other"),
             )
@@ -62,7 +64,7 @@ def summary(folder: Path) -> str:
     lines.append(
         (
             f"{forget['rows']} capitals, known by SmolLM2",
-            f"{int(report['verdict']['status'] == 'pass')} of 1",
+            _statuses([report["verdict"]["status"]]),
             f"{forget['leaking']} ({forget['leaking_before']})",
             f"{kept['unchanged']} of {kept['known_before']}",
         )
@@ -73,13 +75,19 @@ def summary(folder: Path) -> str:
     for _, row in found.iterrows():
         lines.append(
             (
-                f"{row['rows']:.0f} capitals, other rows to keep",
-                f"{int(row['status'] == 'pass')} of 1",
+                f"{row['rows']:.0f} capitals, other rows to keep (earlier fit)",
+                _statuses([row["status"]]),
                 f"{row['leaking']:.0f} ({row['leaking_before']:.0f})",
                 _kept(row, "held_out_retain", "other"),
             )
         )
     return table(pd.DataFrame(lines, columns=[*OF_SUMMARY]))
+
+
+def _statuses(verdicts: Iterable[str]) -> str:
+    """Write how many verdicts are a pass, cannot tell, and no."""
+    counts = Counter(verdicts)
+    return " / ".join(str(counts[each]) for each in ("pass", "cannot tell", "no"))
 
 
 def judged(folder: Path) -> str:

@@ -126,8 +126,8 @@ def hides(results: Path) -> str:
     ways = {whole: 0.0} | {f"in {samples[tau]} samples at τ = {tau:g}": tau for tau in (1.0, 0.1)}
     found = {way: rows.loc[tau, "whole"].map("{:.0f}".format) for way, tau in ways.items()}
     percent = "{:.0%}".format
-    found["recognised among six answers"] = shares["recognized"].map(percent)
-    found["less probable than an unseen row"] = (1 - shares["auc"]).map(percent)
+    found["recognised among six answers (chance: 17%)"] = shares["recognized"].map(percent)
+    found["less probable than an unseen row (chance: 50%)"] = (1 - shares["auc"]).map(percent)
     names = {"T3": "T3", "RMU": "RMU", "Retrained": "retrained", "Original": "before"}
     shown = pd.DataFrame(found).T[[*names]].rename(columns=names)
     return table(shown.rename_axis("asked as learned").reset_index())
@@ -149,10 +149,10 @@ def verdicts(results: Path) -> str:
     )
     return (
         f"- **[Claims](results/profiles/cpu/tables/claims.md)** of the paper: of {theory.total()}"
-        f" about theory {theory[HOLDS]} hold, {theory[RESTRICTED]} under a condition,"
-        f" {theory[FAILS]} do not; of {models.total()} about language models, at `cpu`,"
-        f" {models[HOLDS] or 'none'}, {models[RESTRICTED]} under a condition, {models[FAILS]} do"
-        f" not, {models[NO_ORDER]} chance may explain, {models[NOT_RUN]} is undecided."
+        f" about theory {theory[HOLDS]} hold, {theory[RESTRICTED]} under a condition;"
+        f" of {models.total()} about language models, at `cpu`,"
+        f" {models[HOLDS] or 'none'} holds, {models[RESTRICTED]} under a condition,"
+        f" {models[NO_ORDER]} chance may explain."
     )
 
 
