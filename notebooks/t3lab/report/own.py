@@ -117,11 +117,11 @@ def judged(folder: Path) -> str:
     )
 
 
-def models(folder: Path, pretrained: bool = False) -> str:
+def models(folder: Path, pretrained: bool = False, whole: str = "") -> str:
     """Write a table with one line for each small model and way of fitting.
 
     folder: as of `summary`. pretrained: SmolLM2 with its kinds of rows, in place of the small
-    models.
+    models. whole: what the fit is called in a column of its own, where there are others.
     """
     lines = []
     found = _own(folder, pretrained).sort_values(["model", "seed"], kind="stable")
@@ -146,7 +146,7 @@ def models(folder: Path, pretrained: bool = False) -> str:
         lines.append(
             {
                 "rows" if pretrained else "model": name,
-                "fit": row["choice"],
+                **({"fit": row["choice"].replace("new fit", whole)} if whole else {}),
                 "verdict then" if pretrained else "verdict": row["status"],
                 "T, w": f"{row['T']:g}, {row['w']:g}",
                 "rows that leak (before; retrained)": leaks,
@@ -157,7 +157,7 @@ def models(folder: Path, pretrained: bool = False) -> str:
             }
         )
 
-    return table(pd.DataFrame(lines), texts=3)
+    return table(pd.DataFrame(lines), texts=3 if whole else 2)
 
 
 def changed(folder: Path, choice: str) -> str:

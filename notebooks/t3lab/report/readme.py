@@ -17,7 +17,7 @@ from runpy import run_path
 import pandas as pd
 from matplotlib.figure import Figure
 
-from t3lab.names import FAILS, HOLDS, NO_ORDER, NOT_RUN, RESTRICTED
+from t3lab.names import HOLDS, NO_ORDER, NOT_RUN, RESTRICTED
 from t3lab.report import departures, details, own, plots, plots_gate, render
 from t3lab.report.details import LABELLED, LABELS, TITLES, interval, made, table
 from t3lab.report.tables import BOTH_DIALS, OURS, OWN_RATE, SHARE, leaders, with_means
@@ -77,7 +77,7 @@ def blocks(results: Path) -> dict[str, dict[str, str]]:
         "own-judged": own.judged(results / "studies" / "own"),
         "own-tricks": own.changed(results / "studies" / "own", "without either"),
         "own-every": own.changed(results / "studies" / "own", "every token"),
-        "own-tricks-smollm2": own.models(results / "studies" / "own" / "tricks", pretrained=True),
+        "own-tricks-smollm2": own.models(results / "studies" / "own" / "tricks", True, "all"),
         "own-smollm2": own.models(results / "studies" / "own", pretrained=True),
         "departures": departures.listed(results / "profiles" / "cpu"),
         **details.blocks(results),
