@@ -5,7 +5,8 @@ These functions work on numbers alone.
 
 Because p^(1/T) f^w = (p f^(w·T))^(1/T), greedy text depends only on the product w·T. With T = 1 and
 w equal to the product, sampled answers to rows to keep stay as they were. The gate θ and the tail ε
-limit tempering. With T = 1 they change nothing, so they are not in the grid.
+limit tempering. With T = 1 they change nothing, so they are not in the grid. Of two small models
+whose rows leak at the largest w, as many leak at 32 and at 48: there f does not know the rows.
 """
 
 from collections.abc import Mapping, Sequence

@@ -13,9 +13,9 @@ and run only when they are named.
 
 Choices are ways of unlearning, by default the new fit alone. "new fit" is what `t3 unlearn` does.
 "as drawn" is the new fit without neutral tokens, "without either" and "without forms" without
-parts of it, and "every token" has more. "retrained" is a model that never saw the rows; of what
-SmolLM2 knew by itself there is none. All of them are also asked by judge.py, a script that shares
-no code with t3lib:
+parts of it, "every token" has more, and "larger w" has more powers to choose from. "retrained" is a
+model that never saw the rows; of what SmolLM2 knew by itself there is none. All of them are also
+asked by judge.py, a script that shares no code with t3lib:
 
     python results/studies/own/judge.py BASE HEAD FACTS OUT
 
@@ -60,7 +60,7 @@ from t3lib.classifier.features import Features
 from t3lib.cli import Parser
 from t3lib.core.errors import UserError
 from t3lib.core.files import atomic_write, cache_dir, read_json, write_json
-from t3lib.own import lessons, wording
+from t3lib.own import choice, lessons, wording
 from t3lib.own.answers import collect_answers, collect_by_tilt
 from t3lib.own.assess import complete, counts_of, inquiry_of
 from t3lib.own.rows import Rows
@@ -120,6 +120,7 @@ TRICKS: dict[str, list[tuple[Any, str, Any]]] = {
     "without either": [(wording, "SLIPS", 0.0), (lessons, "ASTRAY", 0.0)],
     "without forms": [(lessons, "FORMS", (None,))],
     "every token": [(lessons, "extract_material", every_token)],
+    "larger w": [(choice, "STRENGTHS", (*choice.STRENGTHS, 16.0, 24.0, 32.0, 48.0))],
 }
 
 
@@ -294,18 +295,18 @@ def table(lines: list[list[str]]) -> str:
     leaking than of a retrained model (columns).
     """
     values: dict[tuple[str, ...], dict[str, str]] = {}
-    for case, seed, choice, measure, value, _ in lines:
-        values.setdefault((choice, case, seed), {})[measure] = value
+    for case, seed, fit, measure, value, _ in lines:
+        values.setdefault((fit, case, seed), {})[measure] = value
     counts = Counter(
-        (choice, each["status"], int(each["judge"]) > int(each["judge_retrained"]))
-        for (choice, *_), each in values.items()
+        (fit, each["status"], int(each["judge"]) > int(each["judge_retrained"]))
+        for (fit, *_), each in values.items()
         if "judge_retrained" in each
     )
     text = []
-    for choice in dict.fromkeys(name for name, *_ in counts):
-        text.append(f"{choice:<15}judge: as retrained   judge: more")
+    for fit in dict.fromkeys(name for name, *_ in counts):
+        text.append(f"{fit:<15}judge: as retrained   judge: more")
         for status in ("pass", "read", "cannot tell", "no"):
-            clean, leaky = (counts[choice, status, some] for some in (False, True))
+            clean, leaky = (counts[fit, status, some] for some in (False, True))
             text.append(f"{status:<15}{clean:19}{leaky:14}")
     return "\n".join(text)
 
