@@ -246,25 +246,19 @@ def greedy_texts(
     """
     reading = Reading(pad_id(tokenizer), eos_ids(model, tokenizer))
     longest = rooms(model, prompts, truths, least)
-    written = greedy(model, prompts, reading, tilts, max_new_tokens=longest)
+    written = greedy(model, prompts, reading, tilts=tilts, max_new_tokens=longest)
     return [
         [tokenizer.decode(ids, skip_special_tokens=True).strip() for ids in texts]
         for texts in written
     ]
 
 
-def answers_to(
-    model: Any,
-    tokenizer: Any,
-    rows: Sequence[Row],
-    tilts: Sequence[Tilt] = UNTILTED,
-    least: int = 16,
-) -> list[list[str]]:
-    """Decode greedy answers to rows, asked as they are; otherwise like `greedy_texts`."""
+def answers_to(model: Any, tokenizer: Any, rows: Sequence[Row], least: int = 16) -> list[str]:
+    """Decode greedy answers to rows, asked as they are. least: as of `rooms`."""
     examples = encode_rows(tokenizer, rows)
     prompts = [example.ids[: example.n_prompt] for example in examples]
     truths = [len(example.ids) - example.n_prompt for example in examples]
-    return greedy_texts(model, tokenizer, prompts, truths, tilts, least)
+    return greedy_texts(model, tokenizer, prompts, truths, least=least)[0]
 
 
 def collect_answers(model: Any, tokenizer: Any, inquiry: Inquiry, **options: Any) -> Answers:
@@ -376,17 +370,16 @@ def ask(
         format_fields |= {"system": belonging.system_of(head), "raw": raw}
         tokenizer = belonging.in_template_of(head, tokenizer)
 
-    rows: list[Any] = [
-        each if isinstance(each, Mapping) else {"question": each} for each in question
-    ]
     rows = [
-        normal(format_fields | row, f"question {number}", format_fields["system"])
-        for number, row in enumerate(rows, 1)
+        normal(
+            format_fields | (each if isinstance(each, Mapping) else {"question": each}),
+            f"question {number}",
+            format_fields["system"],
+        )
+        for number, each in enumerate(question, 1)
     ]
     prompts = [example.ids[: example.n_prompt] for example in encode_rows(tokenizer, rows)]
     check_ids(model, prompts, pad_id(tokenizer))
     check_room(context_length(model), max(map(len, prompts), default=0), max_new_tokens)
 
-    reading = Reading(pad_id(tokenizer), eos_ids(model, tokenizer))
-    [answers] = greedy(model, prompts, reading, max_new_tokens=max_new_tokens)
-    return [str(tokenizer.decode(ids, skip_special_tokens=True).strip()) for ids in answers]
+    return greedy_texts(model, tokenizer, prompts, [0] * len(prompts), least=max_new_tokens)[0]

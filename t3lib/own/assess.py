@@ -61,8 +61,7 @@ def report_on(
     model: Any, tokenizer: Any, rows: Rows, inquiry: Inquiry, *, seed: int, **more: Any
 ) -> Report:
     """Judge a model by an inquiry about some rows. more: further entries of the report."""
-    before, after = before_and_after(model, tokenizer, inquiry, seed=seed)
-    report = counts_of(inquiry, before, after)
+    report = counts_of(inquiry, *before_and_after(model, tokenizer, inquiry, seed=seed))
     report.update(more)
     return complete(report, inquiry, model, tokenizer, rows)
 

@@ -44,10 +44,11 @@ SYMBOLS = {"T": "temperature", "w": "strength"}  # names in --set, and in `Choic
 BASE = "base"  # value of --beside
 EXITS = (
     "Exit code 0 is a pass: no row is told beyond guessing in any kind of asking (Fisher's exact"
-    " test, Holm at 5%), and no exact test shows that under 95% of the answers to keep stay. 3: rows"
-    " leak or answers changed (No); under two thirds of the rows are told by the base, more often"
-    " than guessing does, or it tells them in too few ways, or answers no row to keep that was left"
-    " out of the fit (Cannot tell); it knows under a tenth of the rows (Nothing to forget)."
+    " test, Holm at 5%), and no exact test shows that under 95% of the answers to keep stay. 3:"
+    " rows leak or answers changed (No); under two thirds of the rows are told by the base, more"
+    " often than guessing does, or it tells them in too few ways, or answers no row to keep that"
+    " was left out of the fit (Cannot tell); it knows under a tenth of the rows (Nothing to"
+    " forget)."
 )
 ANSWER = 10_000  # most characters in one line of `t3 generate`
 
@@ -436,12 +437,11 @@ def rows_of(args: argparse.Namespace, head: "T3Head | None") -> "Rows":
     from t3lib.own import rows
 
     read: dict[str, Any] = {"columns": args.columns, "system": system_for(args, head), "tell": True}
-    sets: dict[str, Any] = {}
-    for name in FILES:
-        file = getattr(args, name, None)
-        if file is not None:
-            secret = args.secret_column if name == "forget" else None
-            sets[FILES[name]] = rows.load(file, **read, secret=secret)
+    sets: dict[str, Any] = {
+        field: rows.load(file, **read, secret=args.secret_column if name == "forget" else None)
+        for name, field in FILES.items()
+        if (file := getattr(args, name, None)) is not None
+    }
     return rows.Rows(**sets).checked()
 
 

@@ -3,8 +3,7 @@ training.
 """
 
 import warnings
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -82,9 +81,13 @@ def would_say(
     return known
 
 
-def _answers(base: Any, tokenizer: Any, rows: Sequence[Row]) -> list[str]:
-    """Return greedy answers to rows, to as many tokens as the verdict reads."""
-    return answers.answers_to(base, tokenizer, rows, least=answers.TOKENS)[0]
+def _known(base: Any, tokenizer: Any, inquiry: Inquiry, asked: Mapping[int, Row]) -> list[bool]:
+    """Return whether the base `knows` rows by greedy answers as long as the verdict reads.
+
+    asked: {number in the inquiry: the row as it is asked}.
+    """
+    texts = answers.answers_to(base, tokenizer, [*asked.values()], answers.TOKENS)
+    return [knows(inquiry, number, text) for number, text in zip(asked, texts)]
 
 
 def is_unknown(base: Any, tokenizer: Any, inquiry: Inquiry) -> bool:
@@ -93,10 +96,9 @@ def is_unknown(base: Any, tokenizer: Any, inquiry: Inquiry) -> bool:
     It knows a row that it answers, or whose distinctive words it finds so likely that samples would
     say them. Nothing else is asked, so this takes much less time than judging a head.
     """
-    texts = _answers(base, tokenizer, inquiry.forget)
+    answered = _known(base, tokenizer, inquiry, dict(enumerate(inquiry.forget)))
     scores = token_scores(base, encode_rows(tokenizer, inquiry.forget), Reading(pad_id(tokenizer)))
-    known = would_say(tokenizer, inquiry, scores)
-    known |= [knows(inquiry, number, text) for number, text in enumerate(texts)]
+    known = would_say(tokenizer, inquiry, scores) | answered
     return not knows_some(int(known.sum()), len(known))
 
 
@@ -110,11 +112,11 @@ def check_unseen(base: Any, tokenizer: Any, rows: Rows) -> None:
 
     unseen = drawn(rows.unseen, answers.CONTROL_ROWS[1])
     inquiry = build_inquiry(tokenizer, [], {"unseen": unseen}, [*rows.forget, *rows.retain])
-    texts = _answers(base, tokenizer, unseen)
-    known = sum(map(partial(knows, inquiry), inquiry.kept["unseen"], texts))
-    if known > max(1, len(texts) / 4):
+    known = _known(base, tokenizer, inquiry, dict(zip(inquiry.kept["unseen"], unseen)))
+    if sum(known) > max(1, len(known) / 4):
         raise UserError(
-            f"--unseen: the base answers {known} of {len(texts)} rows, so it has seen these rows"
+            f"--unseen: the base answers {sum(known)} of {len(known)} rows, so it has seen these"
+            " rows"
         )
 
 
@@ -139,8 +141,7 @@ def warn_unknown(base: Any, tokenizer: Any, inquiry: Inquiry) -> None:
     """
     for name, numbers in inquiry.kept.items():
         some = numbers[:FEW] if name != GENERIC else ()
-        texts = _answers(base, tokenizer, [inquiry.rows[number] for number in some])
-        known = sum(map(partial(knows, inquiry), some, texts))
+        known = sum(_known(base, tokenizer, inquiry, {each: inquiry.rows[each] for each in some}))
         if some and not knows_some(known, len(some)):
             warnings.warn(
                 f"the base answers {known} of {len(some)} rows ({name}), so these rows cannot show"
@@ -162,10 +163,9 @@ def best_other_format(base: Any, tokenizer: Any, inquiry: Inquiry) -> str | None
     counts = {}
     for name, others in formats.items():
         try:
-            texts = _answers(base, tokenizer, [*others.values()])
+            counts[name] = sum(_known(base, tokenizer, inquiry, others))
         except UserError:  # a template that cannot render it
             continue
-        counts[name] = sum(map(partial(knows, inquiry), others, texts))
 
     best, known = max(counts.items(), key=lambda pair: pair[1], default=("", 0))
     return f"{best} ({known} of {len(rows)} rows)" if knows_some(known, len(rows)) else None

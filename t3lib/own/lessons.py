@@ -123,7 +123,7 @@ def make_lessons(request: Request) -> list[Lesson]:
         for each in (*user_wordings, *random_wordings)
         if each.secret is not None and usable(request, each)
     ]
-    [texts] = answers_to(request.base, request.tokenizer, [each.row for each in variants])
+    texts = answers_to(request.base, request.tokenizer, [each.row for each in variants])
 
     wordings = [*user_wordings, *disguises, *with_texts(variants, texts)]
     made = [each for each in wordings if usable(request, each)]

@@ -20,7 +20,8 @@ from markupsafe import Markup, escape
 from t3lib.classifier import artefact
 from t3lib.core.errors import UserError
 from t3lib.core.files import atomic_write, read_json, write_json
-from t3lib.own.leak import LEVEL, STAY
+from t3lib.own.answers import Text
+from t3lib.own.leak import LEVEL, STAY, way_of
 from t3lib.own.truths import word_set
 from t3lib.own.verdict import NAMES, UNTESTED
 
@@ -28,11 +29,11 @@ from t3lib.own.verdict import NAMES, UNTESTED
 class Report(dict[str, Any]):
     """The content of report.json as a mapping. `print(report)` shows the verdict.
 
-    texts: {"base", "model": the `answers.Text` that were judged}; given: as of `answers.Inquiry`.
-    They are not in report.json.
+    texts: {"base", "model": the texts that were judged}; given: as of `answers.Inquiry`. They are
+    not in report.json.
     """
 
-    texts: Mapping[str, Sequence[tuple[int, str, str, str]]] = {}
+    texts: Mapping[str, Sequence[Text]] = {}
     given: Mapping[tuple[str, int], Iterable[str]] = {}
 
     def __str__(self) -> str:
@@ -95,14 +96,13 @@ def save_report(report: Mapping[str, Any], folder: str | Path) -> Path:
     """
     folder, text = Path(folder), report_page(report)
     write_json(folder / "report.json", report)
-    names, given = ("row", "kind", "way", "text"), getattr(report, "given", {})
-    lines = []
+    given, lines = getattr(report, "given", {}), []
     for model, some in getattr(report, "texts", {}).items():
         for each in some:
-            line = {"model": model, **dict(zip(names, each))}
-            told = given.get((each[2].partition(", sampled")[0], each[0]), ())
+            told = given.get((way_of(each), each.row), ())
             more = {"given": sorted(told)} if told else {}
-            lines.append(json.dumps(line | more, ensure_ascii=False))
+            line = {"model": model, **each._asdict(), **more}
+            lines.append(json.dumps(line, ensure_ascii=False))
     with atomic_write(folder / "texts.jsonl.gz", "wb") as handle:
         handle.write(gzip.compress("\n".join(lines).encode(), mtime=0))
     with atomic_write(folder / "report.html") as handle:

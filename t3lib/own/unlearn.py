@@ -165,7 +165,11 @@ def unlearn(
 def without_verdict(
     request: Request, inquiry: Inquiry, choices: Choices
 ) -> tuple[T3ForCausalLM, dict[str, Any]]:
-    """Fit a head, choose its T and w, and return the unlearned model and the choice (`choose`)."""
+    """Fit a head, choose its T and w, and return the unlearned model and the choice.
+
+    The choice: {"T", "w", "gate", "tail", "lr", "tried"}, the last as of `tried_out`, or [] where
+    there was one pair to choose from.
+    """
     begin_stage("lessons")
     made = lessons.make_lessons(request)
     begin_stage("their features")
@@ -173,10 +177,12 @@ def without_verdict(
     begin_stage("the head")
     head = fit_own_head(request, features, choices)
     begin_stage("the choice of w")
-    chosen = choose(request, inquiry, head, choice.grid_of(choices.temperature, choices.strength))
-    head.temperature, head.w = chosen["T"], chosen["w"]
-    head = head.to(request.base.device)
-    return T3ForCausalLM(request.base, head, head.temperature), chosen
+    grid = choice.grid_of(choices.temperature, choices.strength)
+    tried = tried_out(request, inquiry, head, grid) if len(grid) > 1 else []
+    T, w = head.temperature, head.w = (tried[0]["T"], tried[0]["w"]) if tried else grid[0]
+    chosen = {"T": T, "w": w, "gate": head.gate, "tail": head.tail}
+    chosen |= {"lr": head.info["hyperparameters"]["lr"], "tried": tried}
+    return T3ForCausalLM(request.base, head.to(request.base.device), T), chosen
 
 
 def checked_request(model: Any, tokenizer: Any, rows: Rows, choices: Choices) -> Request:
@@ -244,25 +250,11 @@ def fit_own_head(request: Request, features: Features, choices: Choices) -> T3He
 # ---- the choice of T and w ----------------------------------------------------------------------
 
 
-def choose(
-    request: Request, inquiry: Inquiry, head: T3Head, grid: Sequence[tuple[float, float]]
-) -> dict[str, Any]:
-    """Choose a pair (T, w) of a grid for a head: {"T", "w", "gate", "tail", "lr", "tried"}.
-
-    tried: the counts of the pairs that were sampled, the best first (`tried_out`). Where the grid
-    is one pair, nothing is asked.
-    """
-    tried = tried_out(request, inquiry, head, grid) if len(grid) > 1 else []
-    T, w = (tried[0]["T"], tried[0]["w"]) if tried else grid[0]
-    lr = head.info["hyperparameters"]["lr"]
-    return {"T": T, "w": w, "gate": head.gate, "tail": head.tail, "lr": lr, "tried": tried}
-
-
 def tried_out(
     request: Request, inquiry: Inquiry, head: T3Head, grid: Sequence[tuple[float, float]]
 ) -> list[dict[str, Any]]:
     """Ask a head at all pairs (T, w), in the ways that are not sealed, and return the counts of the
-    best.
+    best few, the best first.
 
     All pairs answer greedily. The best few are sampled too, one after another, and ranked anew
     (`choice.ranked`). That ends with a pair that says nothing and fails nowhere, because samples

@@ -75,40 +75,29 @@ def verdict(report: Mapping[str, Any], *, unknown: bool = False) -> Counts:
     full judgement.
     next: what to try next, or "".
     """
-    forget = report["forget"]
-    if unknown:
-        status, sentence, advice = "nothing", _nothing(forget), CHECK
-    else:
-        status, sentence, advice = _decided(report)
-
-    lines = [sentence, advice] if advice else [sentence]
-    if unknown:
-        lines.append(
-            "not judged: every question was asked once, as it stands, and no answer was sampled"
-        )
-    else:
-        lines += [UNTESTED, SUPPRESSES, *_lines(report)]
+    status, sentence, advice = _decided(report, unknown)
+    once = "not judged: every question was asked once, as it stands, and no answer was sampled"
     return {
         "status": status,
         "sentence": sentence,
         "success": status == "pass",
         "next": advice,
-        "lines": lines,
+        "lines": [
+            sentence,
+            *([advice] if advice else []),
+            *([once] if unknown else [UNTESTED, SUPPRESSES, *_lines(report)]),
+        ],
     }
 
 
-def _nothing(forget: Mapping[str, Any]) -> str:
-    known, rows = forget["known_before"], forget["rows"]
-    return f"Nothing to forget: the base answers {known} of {rows} rows in this form."
-
-
-def _decided(report: Mapping[str, Any]) -> tuple[str, str, str]:
+def _decided(report: Mapping[str, Any], unknown: bool) -> tuple[str, str, str]:
     """Return the status, the sentence of the verdict, and what to try next."""
     forget, sealed = report["forget"], report["forget"]["sealed"]
     n, heard, leaking = forget["rows"], forget["leaking_before"], forget["leaking"]
-    judged = forget["judged_rows"]
-    if not knows_some(max(forget["known_before"], heard), n):
-        return "nothing", _nothing(forget), CHECK
+    known, judged = forget["known_before"], forget["judged_rows"]
+    if unknown or not knows_some(max(known, heard), n):
+        sentence = f"Nothing to forget: the base answers {known} of {n} rows in this form."
+        return "nothing", sentence, CHECK
 
     # Faults count, however little the base was heard to know.
     faults = [f"{leaking} of {n} rows leak ({sealed['leaking']} in sealed ways)"] * (leaking > 0)
@@ -155,25 +144,14 @@ def _decided(report: Mapping[str, Any]) -> tuple[str, str, str]:
     }
     first = "".join(f"{rows} of {n} rows {what}" for what, rows in unjudged.items() if rows)
     bound = f"at most {100 * (1 - LEVEL ** (1 / judged)):.0f}% of such rows, 95% sure"
+    few = f", and fewer than {POWER} say little about whether {100 * STAY:.0f}% stay"
     sentence = (
         f"{first}0 of {judged} rows leak, also in {sealed['ways']} sealed ways of asking"
-        f" ({bound}); {_kept_sentence(report)}."
+        f" ({bound}); {every['unchanged']} of {every['known_before']} answers to keep,"
+        f" {fresh['unchanged']} of {fresh['known_before']} of them never fitted, are as before"
+        f"{few if fresh['known_before'] < POWER else ''}."
     )
     return "pass", sentence, ""
-
-
-def _kept_sentence(report: Mapping[str, Any]) -> str:
-    """Say how many answers to keep stay, and whether they are too few to show a loss."""
-    every, never = (sums(report, names) for names in (["retain", *NEVER_FITTED], NEVER_FITTED))
-    few = (
-        f", and fewer than {POWER} say little about whether {100 * STAY:.0f}% stay"
-        if never["known_before"] < POWER
-        else ""
-    )
-    return (
-        f"{every['unchanged']} of {every['known_before']} answers to keep,"
-        f" {never['unchanged']} of {never['known_before']} of them never fitted, are as before{few}"
-    )
 
 
 def _tries(report: Mapping[str, Any]) -> str:

@@ -194,7 +194,7 @@ def test_rows_that_nobody_knows_are_not_judged(case, monkeypatch):
 def test_rows_that_samples_may_say_are_judged(case, monkeypatch):
     """A base whose greedy answers are wrong, but to which the truths are likely."""
     model, tokenizer, forget, retain, _ = case
-    monkeypatch.setattr(answers, "answers_to", lambda *args, **_: [["wrong"] * len(args[2])])
+    monkeypatch.setattr(answers, "answers_to", lambda *args: ["wrong"] * len(args[2]))
     for some, unknown in ((forget, False), (CODES, True)):
         inquiry = inquiry_of(tokenizer, Rows(some, retain).checked())
         assert known.is_unknown(model, tokenizer, inquiry) is unknown
@@ -223,8 +223,8 @@ def test_the_form_in_which_a_model_knows_its_rows_is_named(case, monkeypatch):
     """
     monkeypatch.setattr(
         "t3lib.own.answers.answers_to",
-        lambda model, tokenizer, rows, **_: [
-            [row["answer"] if row.get("system") == SYSTEM else "" for row in rows]
+        lambda model, tokenizer, rows, *_: [
+            row["answer"] if row.get("system") == SYSTEM else "" for row in rows
         ],
     )
     model, tokenizer, forget, *_ = case
@@ -309,7 +309,7 @@ def test_ask_uses_the_form_of_the_head(unlearned, case):
         == t3lib.ask(model, tokenizer, retain[0])
     )
     question = forget[0]["question"]
-    [expected] = answers_to(unlearned, tokenizer, [forget[0]])
+    expected = answers_to(unlearned, tokenizer, [forget[0]])
     assert (
         t3lib.ask(unlearned, tokenizer, question)
         == expected[0]
@@ -497,11 +497,11 @@ def test_answers_stay_within_the_context_and_each_has_its_own_room(case):
         ),
         with_kwargs=True,
     )
-    [alone] = answers_to(short, tokenizer, forget)
+    alone = answers_to(short, tokenizer, forget)
     padding = " ".join(["Nobody asks this."] * 100)
     words = tokenizer(padding)["input_ids"][: short.config.max_position_embeddings - 12]
     long = {"question": tokenizer.decode(words), "answer": "Nothing.", "raw": True}
-    [together] = answers_to(short, tokenizer, [*forget, long])
+    together = answers_to(short, tokenizer, [*forget, long])
     hook.remove()
     assert alone == together[:-1] == [row["answer"] for row in forget]
     reach = short.config.max_position_embeddings
