@@ -372,7 +372,7 @@ def ask(
 
     rows = [
         normal(
-            format_fields | (each if isinstance(each, Mapping) else {"question": each}),
+            {**format_fields, **(each if isinstance(each, Mapping) else {"question": each})},
             f"question {number}",
             format_fields["system"],
         )
