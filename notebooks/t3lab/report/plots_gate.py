@@ -44,7 +44,7 @@ def along(answers: Mapping[str, tuple[Sequence[str], Sequence[float]]], gate: fl
         axis.set_xticks(at, [repr(each)[1:-1] for each in tokens], rotation=60, ha="right")
         axis.set(title=title, ylim=(-0.03, 1.05), xlim=(-0.6, len(tokens) - 0.4), ylabel="r(x)")
     figure.set_label(
-        f"r(x) before each token of an answer. Red: below the gate {gate:g}, so it is tempered."
+        f"r(x) before each token of an answer. Orange: below the gate {gate:g}, so it is tempered."
     )
     return figure
 
