@@ -170,6 +170,17 @@ def test_the_first_finding_is_that_of_the_table():
     assert f"{power} on TOFU" in TEXTS[ROOT / "README.md"]
 
 
+def test_what_a_pass_shows_is_exact():
+    """Of n rows none leaks with chance (1 - q)^n, which is 5% at the bound q."""
+    page = TEXTS[ROOT / "results" / "pages" / "works.md"]
+    leak, _, stay = page[page.index("What does a pass show?") :].partition("All of k")
+    for part, shares in ((leak, {10: 26, 40: 7, 100: 3}), (stay, {5: 55, 20: 86})):
+        for n, percent in shares.items():
+            bound = 0.05 ** (1 / n)
+            assert round(100 * (1 - bound if part is leak else bound)) == percent
+            assert re.search(rf"{percent}%( of such rows do| do)? if ([nk] is )?{n}\b", part)
+
+
 def test_what_nobody_fitted_costs_where_it_was_chosen_so():
     cells = cells_of("held_out", ROOT / "results" / "pages" / "least.md")
     tables = ROOT / "results" / "studies" / "cpu-worlds" / "held-out" / "tables"
