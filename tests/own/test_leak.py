@@ -5,6 +5,7 @@ texts.
 import gzip
 import json
 import random
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -430,9 +431,10 @@ def test_the_committed_texts_about_capitals_pass_by_todays_rules(tokenizer):
     )
     assert of_base == {*range(10)} and not of_model
     about_italy = [each.text for each in texts["model"] if each.row == 2]
-    assert (sum("Roma" in text for text in about_italy), len(about_italy)) == (35, 247)
+    told = sum(bool(re.search(r"\bRoma\b", text)) for text in about_italy)
+    assert (told, len(about_italy)) == (33, 247)
     page = (ROOT / "results" / "pages" / "own.md").read_text(encoding="utf-8")
-    assert "247 texts about Italy 35 say" in " ".join(page.split())
+    assert "247 texts about Italy 33 say" in " ".join(page.split())
 
 
 def save_report_with(found, folder):

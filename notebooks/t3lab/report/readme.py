@@ -17,7 +17,7 @@ from runpy import run_path
 import pandas as pd
 from matplotlib.figure import Figure
 
-from t3lab.names import HOLDS, NO_ORDER, NOT_RUN, RESTRICTED
+from t3lab.names import FAILS, HOLDS, NO_ORDER, NOT_RUN, RESTRICTED
 from t3lab.report import departures, details, own, plots, plots_gate, render
 from t3lab.report.details import LABELLED, LABELS, TITLES, interval, made, table
 from t3lab.report.tables import BOTH_DIALS, OURS, OWN_RATE, SHARE, leaders, with_means
@@ -150,9 +150,9 @@ def verdicts(results: Path) -> str:
     return (
         f"- **[Claims](results/profiles/cpu/tables/claims.md)** of the paper: of {theory.total()}"
         f" about theory {theory[HOLDS]} hold, {theory[RESTRICTED]} under a condition;"
-        f" of {models.total()} about language models, at `cpu`,"
+        f" of {models.total() - models[NOT_RUN]} run about language models, at `cpu`,"
         f" {models[HOLDS] or 'none'} holds, {models[RESTRICTED]} under a condition,"
-        f" {models[NO_ORDER]} chance may explain."
+        f" {models[FAILS]} do not, {models[NO_ORDER]} chance may explain."
     )
 
 

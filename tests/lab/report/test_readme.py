@@ -181,6 +181,30 @@ def test_what_a_pass_shows_is_exact():
             assert re.search(rf"{percent}%( of such rows do| do)? if ([nk] is )?{n}\b", part)
 
 
+def test_the_settings_beside_the_chosen_ones_are_those_of_the_searches():
+    tables = ROOT / "results" / "studies" / "cpu-worlds" / "tables"
+    guided, others = (
+        pd.read_csv(tables / f"{name}_search.csv").query("split == @SPLIT")
+        for name in ("guided", "baselines")
+    )
+    best = guided[guided["chosen"] & (guided["labels"] == "hard")].iloc[0]
+    same = guided.query("labels == 'hard' and lr == @best.lr")
+    tie = same.query("temperature == 1.25 and gate == 0.5 and tail == 0.01").iloc[0]
+    assert (
+        best["temperature"] == 1 and f"{tie['retain_error']:.3f}" == f"{best['retain_error']:.3f}"
+    )
+    rmu = others[others["chosen"] & (others["method"] == "RMU")].iloc[0]
+    step = others.query(
+        "method == 'RMU' and lr == @rmu.lr and alpha_r == @rmu.alpha_r and a > @rmu.a"
+    )
+    step = step.sort_values("a").iloc[0]
+    leaks = [f"{row['leak']:.3f}"[1:] for row in (tie, best, step, rmu)]
+    price = f"{step['retain_error'] - rmu['retain_error']:.3f}"[1:]
+    page = " ".join(TEXTS[ROOT / "results" / "pages" / "least.md"].split())
+    assert "leaks {} in place of {}. RMU's next step leaks {} in place of {}".format(*leaks) in page
+    assert f"for {price} nats." in page
+
+
 def test_what_nobody_fitted_costs_where_it_was_chosen_so():
     cells = cells_of("held_out", ROOT / "results" / "pages" / "least.md")
     tables = ROOT / "results" / "studies" / "cpu-worlds" / "held-out" / "tables"
@@ -203,6 +227,18 @@ def test_what_nobody_fitted_costs_where_it_was_chosen_so():
             assert (
                 part.loc[part["chosen"], "retain_error"].item() < part["retain_error"].min() + 1e-3
             )
+
+
+def test_the_share_of_answers_that_t3_unlearn_changes_is_that_of_the_small_models():
+    lines = pd.read_csv(ROOT / "results" / "studies" / "own" / "own.csv", dtype=str)
+    lines = lines[(lines["choice"] == "new fit") & ~lines["model"].str.startswith("smollm2")]
+    sums = lines.set_index("measure")["value"]
+    known, same = (
+        sum(sums[f"{name}_{key}"].astype(int).sum() for name in ("held_out_retain", "other"))
+        for key in ("known_before", "unchanged")
+    )
+    told = f"changes {1 - same / known:.0%} of the answers that it was not fitted on."
+    assert told in " ".join(TEXTS[ROOT / "results" / "pages" / "neighbours.md"].split())
 
 
 @pytest.mark.parametrize("choice", ["without either", "every token"])
@@ -237,10 +273,13 @@ def test_cold_samples_of_least_are_those_of_the_table():
     both = [comb(n, k) * comb(n, one + other - k) for k in range(one + other + 1)]
     p = sum(both[one:]) / sum(both)
     warm = [counts.loc[(m, 1.0), "whole"] for m in ("T3 (least)", "Retrained")]
-    told = f"{one} of {n} rows away whole, of a retrained model {other} (Fisher, p = {p:.4f});"
+    told = f"{one} of {n} rows away whole, of a retrained model {other} (Fisher,"
+    told += f" one-sided, p = {p:.4f}),"
     text = " ".join(TEXTS[ROOT / "results" / "pages" / "least.md"].split())
     assert told.replace("0.", ".") in text
     assert f"64 at τ = 1 give {warm[0]} and {warm[1]}." in text
+    medium = [counts.loc[(m, 0.6), "whole"] for m in ("T3 (least)", "Retrained")]
+    assert f"at 0.6 {medium[0]} and {medium[1]};" in text
 
 
 def test_rows_that_are_told_whole_are_counted_alike_at_every_temperature():
