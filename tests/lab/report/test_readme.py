@@ -205,6 +205,35 @@ def test_the_settings_beside_the_chosen_ones_are_those_of_the_searches():
     assert f"for {price} nats." in page
 
 
+def test_the_page_about_tofus_text_is_that_of_both_bases():
+    first = ROOT / "results" / "profiles" / "tofu-cpu"
+    page = " ".join(TEXTS[ROOT / "results" / "pages" / "least_tofu.md"].split())
+    ratios = []
+    for folder in (first, first / "another-base"):
+        each = pd.read_csv(folder / "tables" / "guided_each.csv").set_index("model")
+        prices = each["retain_error"]
+        ratios.append(prices[["T3 (least)", "T3 (guided)"]] / prices["Retrained"])
+    (one, _), (other, guided) = ratios
+    assert f"at {one:.1f} times its Retain Error on one base and at {other:.1f} times" in page
+    assert f"{other:.2f} times a retrained model's ({one:.1f} times on the first base)" in page
+    assert f"costs {guided:.1f} times as much" in page and other <= 1.15
+    assert (
+        each.loc["T3 (least)", "forget_quality"] < 0.05 <= each.loc["T3 (guided)", "forget_quality"]
+    )
+
+    search = pd.read_csv(first / "another-base" / "tables" / "baselines_search.csv")
+    floor, rmu = search.iloc[0], search[search["method"] == "RMU"]
+    fits = rmu["leak"] <= floor["leak"] + 2 * floor["leak_se"]
+    least = rmu.loc[fits, "retain_error"].min()
+    near = rmu[~fits & (rmu["retain_error"] < least)].sort_values("leak").iloc[0]
+    told = f"at least {least:.2f}; at {near['retain_error']:.2f} it leaks {near['leak']:.3f}. "
+    hard = pd.read_csv(first / "another-base" / "tables" / "guided_search.csv")
+    hard = hard[hard["chosen"] & (hard["labels"] == "hard")].iloc[0]
+    told += f"T3 (least) has {hard['retain_error']:.2f}."
+    assert told in page and len(rmu) == 72
+    assert (hard["temperature"], hard["gate"]) == (2, 0.5)
+
+
 def test_what_nobody_fitted_costs_where_it_was_chosen_so():
     cells = cells_of("held_out", ROOT / "results" / "pages" / "least.md")
     tables = ROOT / "results" / "studies" / "cpu-worlds" / "held-out" / "tables"
