@@ -46,11 +46,13 @@ LAB = .venv/share/jupyter/lab/settings
 	mkdir -p $(LAB) && cp notebooks/overrides.json $(LAB)
 	touch $@
 
-# IP=0.0.0.0 is for a container, whose JupyterLab is reached from outside of it.
+# IP=0.0.0.0 is for a container, whose JupyterLab is reached from outside of it. JupyterLab refuses
+# root unless it is told, and in a container root is often the only user.
 FIRST = 00_t3_in_five_minutes.ipynb
+ROOT = $(if $(filter 0,$(shell id -u)),--allow-root)
 explore: .venv/ready
 	mkdir -p out && (test -f out/$(FIRST) || cp notebooks/$(FIRST) out)
-	$(BIN)/jupyter lab $(if $(IP),--no-browser --ip=$(IP)) --LabApp.default_url=/lab/tree/out/$(FIRST)
+	$(BIN)/jupyter lab $(ROOT) $(if $(IP),--no-browser --ip=$(IP)) --LabApp.default_url=/lab/tree/out/$(FIRST)
 
 # One thread for each process: then results do not depend on the number of cores. Tests that share an
 # expensive fixture run in one worker (`group_of` in tests/conftest.py).
