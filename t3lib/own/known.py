@@ -82,7 +82,9 @@ def would_say(
 
 
 def _known(base: Any, tokenizer: Any, inquiry: Inquiry, asked: Mapping[int, Row]) -> list[bool]:
-    """Return whether the base `knows` rows by greedy answers as long as the verdict reads.
+    """Return for each row whether the base's greedy answer shows that it `knows` the row.
+
+    Answers are as long as the verdict reads them.
 
     asked: {number in the inquiry: the row as it is asked}.
     """

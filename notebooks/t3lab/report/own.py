@@ -121,7 +121,7 @@ def models(folder: Path, pretrained: bool = False, whole: str = "") -> str:
     """Write a table with one line for each small model and way of fitting.
 
     folder: as of `summary`. pretrained: SmolLM2 with its kinds of rows, in place of the small
-    models. whole: what the fit is called in a column of its own, where there are others.
+    models. whole: the name of the whole fit, if a column is wanted that names the fits.
     """
     lines = []
     found = _own(folder, pretrained).sort_values(["model", "seed"], kind="stable")

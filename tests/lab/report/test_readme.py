@@ -128,6 +128,42 @@ def test_the_sentence_about_forget_quality_is_that_of_the_worlds():
     assert told in " ".join(TEXTS[ROOT / "results" / "pages" / "least.md"].split())
 
 
+def test_the_numbers_that_people_typed_into_readme_are_those_of_the_tables():
+    text = " ".join(TEXTS[ROOT / "README.md"].split())
+    stories = pd.read_csv(ROOT / "results/profiles/smollm/tables/stories_by_T.csv")
+    plain = stories[(stories["w"] == 1) & (stories["gate"] == 1)]
+
+    def one(story, head, T, column):
+        rows = plain[(plain["story"] == story) & (plain["head"] == head)]
+        return int(rows.loc[rows["T"] == T, column].item())
+
+    learned, known = stories["story"].unique()[::-1]
+    assert f"0.0005, {one(learned, 'weak', 4, 'said')} are said even at T = 4" in text
+    assert one(learned, "strong", 2, "said") == 0 < one(learned, "strong", 1.5, "said")
+    for head in ("stronger", "strongest"):
+        assert (one(learned, head, 1, "said"), one(learned, head, 1, "as_before")) == (0, 40)
+    stay = [one(known, *at, "as_before") for at in (("weak", 2), ("weak", 1), ("strongest", 1))]
+    assert "answers {} stay (at T = 1: {}; with 0.04: {})".format(*stay) in text
+
+    cells = cells_of("against", DETAIL)
+    told = (cells[row, "told in other ways"].split()[0] for row in ("RMU", "T3"))
+    assert "too ({}; T3 {})".format(*told) in text
+    claims = pd.read_csv(ROOT / "results/profiles/cpu/tables/claims.csv").set_index("id")
+    found = claims.loc["t5-untempered@here", "numbers"]
+    small, large = re.findall(r"T3 \(T = 1\) (\d) of 7", found)
+    assert f"in {large} of 7 worlds (5% split: {small})" in text
+
+    lines = pd.read_csv(ROOT / "results/studies/own/own.csv", dtype=str)
+    lines = lines[~lines["model"].str.startswith("smollm2")]
+    wide = lines.pivot(index=["choice", "model", "seed"], columns="measure", values="value")
+    retrained = wide.loc["retrained", "status"].value_counts()
+    told = f"of {retrained.sum()} retrained models {retrained['pass']} pass, one gets a No."
+    assert told in text and retrained["no"] == 1
+    fits = wide.loc["new fit"]
+    [passed] = fits.loc[fits["status"] == "pass", ["judge", "judge_retrained"]].to_numpy()
+    assert [*passed] == ["5", "4"] and "gets five facts, of a retrained one four" in text
+
+
 def test_the_first_finding_is_that_of_the_table():
     """README's bold sentences: which differences are larger than half their interval, and which are
     not.
