@@ -23,9 +23,11 @@ DROPOUT = 0.05
 def layers_of(model: Any, k: int | None = None) -> nn.ModuleList:
     """Return the decoder's first k blocks, or all for None.
 
-    UserError when the model has fewer, or when its decoder has no list called `layers`.
+    UserError when the model has fewer, or when its decoder has no list called `layers`, or `h` as
+    in GPT-2.
     """
-    layers = getattr(decoder_of(model), "layers", None)
+    decoder = decoder_of(model)
+    layers = getattr(decoder, "layers", None) or getattr(decoder, "h", None)
     if not isinstance(layers, nn.ModuleList):
         raise UserError(
             f"{type(model).__name__} has no list of decoder layers: RMU, ULD and LoRA need one"
@@ -72,9 +74,9 @@ def make_assistant(base: PreTrainedModel, k: int, *, rank: int = 32, seed: int =
         task_type="CAUSAL_LM",
     )
     with torch.random.fork_rng(), warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", FutureWarning
-        )  # PEFT uses a flag that Transformers has renamed
+        # PEFT uses a flag that Transformers has renamed, and says how it reads GPT-2's layers.
+        warnings.simplefilter("ignore", FutureWarning)
+        warnings.filterwarnings("ignore", "fan_in_fan_out")
         torch.manual_seed(seed)
         made: Any = get_peft_model(assistant, lora)
     # For the last position alone, torch would copy these frozen weights once for each row of a

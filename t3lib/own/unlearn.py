@@ -33,7 +33,7 @@ from t3lib.core.settings import (
     fit_settings,
 )
 from t3lib.own import choice, lessons
-from t3lib.own.answers import Inquiry, collect_answers, collect_by_tilt
+from t3lib.own.answers import Answers, Inquiry, collect_answers, collect_by_tilt
 from t3lib.own.assess import headline, inquiry_of, kept_of, report_nothing, report_on
 from t3lib.own.known import (
     best_other_format,
@@ -260,10 +260,7 @@ def tried_out(
     (`choice.ranked`). That ends with a pair that says nothing and fails nowhere, because samples
     make no other one better than it.
     """
-    ways = [
-        each for each in inquiry.questions if each.row < inquiry.n and each.kind not in SEALED_KINDS
-    ]
-    few = replace(inquiry, questions=ways, least=SHORT)
+    few = for_choice(inquiry)
     asked, seed = (request.base, request.tokenizer), request.seed
     tilts = {(T, w): (weighted(head, w), T) for T, w in grid}
 
@@ -273,18 +270,7 @@ def tried_out(
     answers = dict(zip(tilts, greedily))
 
     def counts(T: float, w: float) -> dict[str, Any]:
-        after = answers[T, w]
-        kept = kept_of(few, before, after)
-        every = sums(kept, ["retain", *NEVER_FITTED])
-        return {
-            "T": T,
-            "w": w,
-            "said": said_beyond_others(few, after.texts),
-            "texts": len(after.texts),
-            "failing": len(failing(kept)),
-            "changed": every["known_before"] - every["unchanged"],
-            "known": every["known_before"],
-        }
+        return {"T": T, "w": w} | choice_counts(few, before, answers[T, w])
 
     tried = list[dict[str, Any]]()
     for each in choice.ranked([counts(*pair) for pair in grid])[: choice.SAMPLED]:
@@ -295,6 +281,32 @@ def tried_out(
         if not tried[-1]["said"] and not tried[-1]["failing"]:
             break
     return choice.ranked(tried)
+
+
+def for_choice(inquiry: Inquiry) -> Inquiry:
+    """Return an inquiry with the questions that may choose: about the rows to forget, in the ways
+    that are not sealed. Its answers are read to `SHORT` tokens.
+    """
+    ways = [
+        each for each in inquiry.questions if each.row < inquiry.n and each.kind not in SEALED_KINDS
+    ]
+    return replace(inquiry, questions=ways, least=SHORT)
+
+
+def choice_counts(inquiry: Inquiry, before: Answers, after: Answers) -> dict[str, Any]:
+    """Count what decides a choice (`choice.ranked`), and of how many texts and known answers.
+
+    inquiry: of `for_choice`. before, after: answers of the base and of what is tried.
+    """
+    kept = kept_of(inquiry, before, after)
+    every = sums(kept, ["retain", *NEVER_FITTED])
+    return {
+        "said": said_beyond_others(inquiry, after.texts),
+        "texts": len(after.texts),
+        "failing": len(failing(kept)),
+        "changed": every["known_before"] - every["unchanged"],
+        "known": every["known_before"],
+    }
 
 
 def weighted(head: T3Head, w: float) -> T3Head:

@@ -15,7 +15,7 @@ from fabricate import PROFILE_DEFAULTS, fabricate
 from model_inputs import Change, cut, put
 from row_inputs import lines
 from table import TOKENIZER, Case, base, command, refused, tiny
-from transformers import AutoModelForCausalLM, GPT2Config, LlamaForCausalLM
+from transformers import AutoModelForCausalLM, LlamaForCausalLM, MptConfig
 
 from t3lab import profiles, results
 from t3lab.bench.cost import shape_of
@@ -358,7 +358,7 @@ STAGES = [{"vocab": 100}, {"hidden": 30, "heads": 4}, {"epochs": 0}, {"threads":
 STAGES += [{"authors": -1}]
 CALLS = [
     (lambda: train.finetune(tiny(), [], pad_id=0), "no examples"),
-    (lambda: make_assistant(small_gpt2(), 1), "GPT2LMHeadModel has no list of decoder layers"),
+    (lambda: make_assistant(small_mpt(), 1), "MptForCausalLM has no list of decoder layers"),
     *(
         (lambda strength=value: ULDForCausalLM(tiny(), tiny(), strength), "strength")
         for value in ("1", None, True, -0.1, math.nan, math.inf)
@@ -399,9 +399,10 @@ CALLS = [
 ]
 
 
-def small_gpt2() -> Any:
-    sizes = {"vocab_size": 61, "n_embd": 16, "n_layer": 1, "n_head": 2}
-    return AutoModelForCausalLM.from_config(GPT2Config(**sizes))
+def small_mpt() -> Any:
+    """Its decoder calls its layers `blocks`."""
+    sizes = {"vocab_size": 61, "d_model": 16, "n_layers": 1, "n_heads": 2}
+    return AutoModelForCausalLM.from_config(MptConfig(**sizes))
 
 
 def of_calls() -> list[Case]:

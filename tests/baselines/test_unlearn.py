@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from own_cases import byte_pairs, gpt2, invented
 
 from t3lib.baselines import assistant, forward, losses, train
 from t3lib.baselines import unlearn as module
@@ -348,6 +349,21 @@ def test_uld_leaves_the_base_alone_and_trains_the_assistant(unlearn, tiny_model,
         len(assistant.layers_of(helper.get_base_model())) == 1
         and info["loss"][-1] < info["loss"][0] - 0.1
     )
+
+
+@pytest.mark.parametrize("method, lora_rank", [("RMU", 0), ("NPO", 2), ("ULD", None)])
+def test_gpt2_whose_decoder_calls_its_layers_h_is_trained(method, lora_rank, recwarn):
+    tokenizer = byte_pairs()
+    rows, base = invented(12, 0), gpt2(len(tokenizer))
+    settings = FAST | {"epochs": 6, "lr": 0.01} | ({"k": 1} if method == "ULD" else {})
+    settings |= {} if lora_rank is None else {"lora_rank": lora_rank}
+    before, task = weights(base), Task(rows[:3], rows[3:])
+    trained, log = unlearn_baseline(method, base, tokenizer, task, settings=settings, seed=0)
+    assert log["loss"][-1] != log["loss"][0] and math.isfinite(log["loss"][-1])
+    assert torch.equal(weights(base), before) == (trained is not base) == (lora_rank != 0)
+    assert not recwarn.list, "PEFT says nothing about what it decides by itself"
+    with pytest.raises(UserError, match="k = 3: the model has layers 1 to 2"):
+        assistant.layers_of(base, 3)
 
 
 @pytest.mark.parametrize("method", ["NPO", "UnDIAL", "RMU", "IdkDPO"])

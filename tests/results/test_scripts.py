@@ -86,6 +86,7 @@ SCRIPTS = [  # script, its arguments, files that it must write
         + ["figures/gate_dial.svg", "made.json"],
     ),
     ("studies/own/make.py", [], ["own.csv"]),
+    ("studies/own/rmu.py", [], ["rmu.csv"]),
     (
         "profiles/smollm/authors.py",
         ["--sets", "1", "--methods", "Original,Retrained,T3"],

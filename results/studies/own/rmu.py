@@ -1,0 +1,156 @@
+"""Unlearn own rows by RMU, which trains the weights, and judge it like `t3 unlearn`.
+
+    python results/studies/own/rmu.py --out results/studies/own
+    python results/studies/own/rmu.py --cases gpt2 --seeds 0 --out results/studies/own
+
+The models are the small ones of make.py. RMU gets what the head of `t3 unlearn` gets: the same
+lessons (rows in many wordings, neighbours, everyday prompts; rows to forget with their whole
+answers), the same rows left out, and the same questions to choose by. Its learning rates and its c
+are in `GRID`, and each trained model is tried at some shares a of the way from the base's weights
+to its own: 24 points. The rule is that of w's choice (`t3lib.own.choice`), which has 8. All points
+answer greedily, and the three best are sampled, too. The largest a stands for the largest w.
+
+The chosen model is asked in all ways, sealed ones included. So it has a verdict, and judge.py asks
+it, too. Its lines in OUT/rmu.csv have the measures of own.csv, what was chosen by which counts,
+and the trainings' seconds of one core. A case and seed whose lines are of this commit is not run
+again.
+
+The grid was set while looking at gpt2 0, whose choosing questions RMU was asked after 18 other
+trainings: at a rate of 0.003 it changed most answers to keep, at c = 10 or in fewer steps it still
+said many secrets. Other weights alpha_r than 5 were hardly tried. One training of WGA still said
+most. What T3 gets was tuned on all of these models.
+"""
+
+import copy
+import sys
+import time
+from argparse import Namespace
+from contextlib import suppress
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import make
+import torch
+from cases import builtin, memorised
+
+from t3lab import results, script
+from t3lab.cli import names, whole_numbers
+from t3lib.baselines.unlearn import Task, unlearn_baseline
+from t3lib.core.errors import Diverged, UserError
+from t3lib.core.files import project_root
+from t3lib.core.progress import progress_bar
+from t3lib.own import choice, lessons
+from t3lib.own.answers import Inquiry, collect_answers
+from t3lib.own.assess import counts_of, inquiry_of
+from t3lib.own.rows import Rows
+from t3lib.own.unlearn import Choices, checked_request, choice_counts, for_choice
+from t3lib.own.verdict import verdict
+
+sys.path.append(str(project_root() / "results" / "studies" / "cpu-worlds"))
+from baselines import part_of_the_way  # noqa: E402
+
+RATES, CS, SHARES = (2.5e-4, 5e-4, 1e-3), (20.0, 40.0), (0.7, 0.85, 1.0, 1.15)
+GRID = [{"lr": lr, "c": c} for lr, c in product(RATES, CS)]
+FIXED = {"alpha_r": 5.0, "epochs": 10, "batch_size": 8}
+CHOSEN = ("lr", "c", "a")
+COUNTED = ("said", "texts", "changed", "known")  # of the choosing questions
+FEW = {"epochs": 1, "batch_size": 256}  # of --tiny
+
+
+def lines_of(case: str, seed: int, tiny: bool) -> list[tuple]:
+    """Return a line for each measure of RMU on a model and its rows."""
+    base, tokenizer, forget, retain, other = (
+        builtin(seed) if case == "builtin" else memorised(case, seed, epochs=2 if tiny else 60)
+    )
+    if tiny:
+        forget, retain, other = forget[:3], retain[:6], other[:2]
+    request = checked_request(base, tokenizer, Rows(forget, retain, other), Choices(seed=seed))
+    inquiry = inquiry_of(tokenizer, request.rows)
+
+    began = time.process_time()
+    points = trained(request, tiny)
+    used = round(time.process_time() - began)
+    best, rival = chosen(request, inquiry, points)
+    before, after = (collect_answers(each, tokenizer, inquiry, seed=seed) for each in (base, rival))
+    report = counts_of(inquiry, before, after)
+    report["verdict"] = verdict(report)
+    print(f"{case} seed {seed}: {best}\n{report}\n", flush=True)
+
+    theirs = make.judged(rival, tokenizer, None, forget)
+    found = make.measured(report) | best | {"seconds": used}
+    found["judge"] = sum(each["leaks"] for each in theirs.values())
+    return [(case, seed, "RMU", *pair) for pair in found.items()]
+
+
+def trained(request: lessons.Request, tiny: bool) -> list[tuple[dict[str, float], Any]]:
+    """Train RMU at every point of the grid, and return settings and models: each at all shares."""
+    made = lessons.make_lessons(request)
+    forget, retain = (
+        [each.row for each in made if (each.secret is None) == keep] for keep in (False, True)
+    )
+    base, points = request.base, list[tuple[dict[str, float], Any]]()
+    for settings in progress_bar(GRID[:1] if tiny else GRID, desc="trainings"):
+        with suppress(Diverged):
+            model, _ = unlearn_baseline(
+                "RMU",
+                copy.deepcopy(base),
+                request.tokenizer,
+                Task(forget, retain, original=base),
+                settings=settings | FIXED | (FEW if tiny else {}),
+                seed=request.seed,
+            )
+            points += [(settings | {"a": a}, part_of_the_way(base, model, a)) for a in SHARES]
+    return points
+
+
+def chosen(
+    request: lessons.Request, inquiry: Inquiry, points: list[tuple[dict[str, float], Any]]
+) -> tuple[dict[str, Any], Any]:
+    """Choose a point by the rule of w's choice; return its settings with counts, and its model."""
+    few, seed = for_choice(inquiry), request.seed
+    before = collect_answers(request.base, request.tokenizer, replace(few, questions=[]), seed=seed)
+    answers = [
+        collect_answers(model, request.tokenizer, few, seed=seed, only=lambda each: not each.tau)
+        for _, model in progress_bar(points, desc="points")
+    ]
+
+    def counts(number: int) -> dict[str, Any]:
+        settings, _ = points[number]
+        tried = choice_counts(few, before, answers[number])
+        return tried | settings | {"number": number, "w": settings["a"]}
+
+    tried = choice.ranked([counts(number) for number in range(len(points))])[: choice.SAMPLED]
+    for number in [each["number"] for each in tried]:
+        model = points[number][1]
+        more = collect_answers(model, request.tokenizer, few, seed=seed, only=lambda s: s.tau > 0)
+        answers[number].extend(more)
+    best = choice.ranked([counts(each["number"]) for each in tried])[0]
+    return {name: best[name] for name in (*CHOSEN, *COUNTED)}, points[best["number"]][1]
+
+
+def run(given: Namespace) -> None:
+    """Run the wanted cases, but those done at this commit, and write rmu.csv."""
+    if unknown := {*given.cases} - {*make.CASES}:
+        raise UserError(f"--cases: unknown case {min(unknown)!r}: one of {', '.join(make.CASES)}")
+    results.check_clean(given.out)
+    path, commit = given.out / "rmu.csv", results.provenance()["git_commit"]
+    for case, seed in [("gpt2", 0)] if given.tiny else product(given.cases, given.seeds):
+        if any([*line[:2], line[-1]] == [case, str(seed), commit] for line in make.lines_in(path)):
+            continue
+        began = time.process_time()
+        make.write(path, make.COLUMNS, (case, seed), lines_of(case, seed, given.tiny), commit)
+        minutes = (time.process_time() - began) / 60
+        print(f"{case}, seed {seed}: {minutes:.1f} minutes of one core", flush=True)
+
+
+OPTIONS: script.Options = {
+    "--cases": {"type": names, "default": make.CASES, "help": f"(default {','.join(make.CASES)})"},
+    "--seeds": {"type": whole_numbers, "default": [0, 1, 2], "help": "(default 0,1,2)"},
+    "--out": {"type": Path, "default": Path("out/own"), "help": "(default %(default)s)"},
+} | script.TINY_OPTION
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    script.run(run, str(__doc__), OPTIONS, as_jobs=False)
