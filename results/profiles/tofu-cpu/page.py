@@ -39,7 +39,7 @@ def blocks(results: Path) -> dict[str, str]:
     """Return the generated blocks, for each END of `PROFILES`. errors_END: T3's errors at every T
     that was searched, with the paper's labels. guided_END: the settings that the errors chose, with
     each kind of labels. guided_END_second: these settings beside the other retrained model.
-    guided_tofu_again: the same of another base, with a search of its own.
+    guided_tofu_again: the same of another base, with a search of its own, and RMU by the rule.
     errors_tofu_methods: every method as Forget Quality chose it, beside that model. sharper: powers
     of f without tempering, at the rate that the rule chose.
     """
@@ -80,7 +80,10 @@ def blocks(results: Path) -> dict[str, str]:
     powers = [LABELS["Retrained"] if pd.isna(w) else f"f^{w:g}, T = 1" for w in sharper["w"]]
     found["sharper"] = lines(sharper, powers, ERRORS)
 
-    again = pd.read_csv(tables.parent / "another-base" / "tables" / "guided_each.csv")
+    of_again = tables.parent / "another-base" / "tables"
+    files = ("guided_each.csv", "baselines_each.csv")
+    again = pd.concat([pd.read_csv(of_again / name) for name in files])
+    again = again.sort_values("model", key=lambda names: names == "Retrained", kind="stable")
     found["guided_tofu_again"] = lines(again, again["model"].replace(LABELS), SECOND)
 
     each = pd.read_csv(tables / "errors_each.csv")
