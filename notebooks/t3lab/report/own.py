@@ -195,11 +195,41 @@ def changed(folder: Path, choice: str) -> str:
     )
 
 
-def _own(folder: Path, pretrained: bool) -> pd.DataFrame:
-    """Return own.csv with a column for each measure. What the retrained models have of it is in
-    the columns leaking_retrained and status_retrained.
+def beside_rmu(folder: Path) -> str:
+    """Write what T3 and RMU get for the small models that RMU was trained on, in a line for each
+    kind of rows and method.
+
+    folder: as of `summary`, with rmu.csv.
     """
-    lines = pd.read_csv(folder / "own.csv", dtype=str)
+    found, lines = _own(folder, False, ("own.csv", "rmu.csv")), []
+    rmu = found[found["choice"] == "RMU"].set_index(["model", "seed"])
+    t3 = found[found["choice"] == "new fit"].set_index(["model", "seed"]).loc[rmu.index]
+    for kind, title in KINDS.items():
+        if kind not in rmu.index:
+            continue
+        for name, part in (("T3", t3.loc[kind]), ("RMU", rmu.loc[kind])):
+            sums, of = part[COUNTED_OWN].sum(), t3.loc[kind, COUNTED_OWN].sum()
+            lines.append(
+                {
+                    "rows to forget": f"{sums['rows']:.0f} {title}",
+                    "method": name,
+                    "pass / cannot tell / No": _statuses(part["status"]),
+                    "rows that leak (before)": f"{sums['leaking']:.0f}"
+                    f" ({of['leaking_before']:.0f})",
+                    "facts that the judge gets (retrained)": f"{sums['judge']:.0f}"
+                    f" ({of['judge_retrained']:.0f})",
+                    "answers kept": _kept(sums, "retain"),
+                    "kept, not fitted": _kept(sums, "held_out_retain", "other"),
+                }
+            )
+    return table(pd.DataFrame(lines), texts=2)
+
+
+def _own(folder: Path, pretrained: bool, names: Iterable[str] = ("own.csv",)) -> pd.DataFrame:
+    """Return the lines of some files with a column for each measure. What the retrained models have
+    of it is in the columns leaking_retrained and status_retrained.
+    """
+    lines = pd.concat(pd.read_csv(folder / name, dtype=str) for name in names)
     lines = lines[lines["model"].str.startswith(PRETRAINED) == pretrained]
     wide = lines.pivot(index=["choice", "model", "seed"], columns="measure", values="value")
     retrained = wide.reindex(["retrained"], level="choice").droplevel("choice")

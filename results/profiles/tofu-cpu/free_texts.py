@@ -1,0 +1,74 @@
+"""Does free text give away the rows to forget on TOFU's text?
+
+    python results/profiles/tofu-cpu/free_texts.py --data DIR \
+        --out results/profiles/tofu-cpu/another-base
+
+guided.py writes no free text there, because 400 rows would take hours. Here every fourth of them is
+asked, five of each author: the samples and greedy answers of guided.py in all ways of asking, of
+the base, T3 as Forget Quality tunes it, T3 (least), T3 (guided), RMU (least) and a retrained model,
+with the settings of OUT/tables. What a text gives away is counted as in the worlds, by words of an
+answer that guessing does not say. Written down before any text was seen.
+
+It writes OUT/tables/free_texts.csv and OUT/free_texts.json; DIR has TOFU's files. The base models
+are those of make_bases.py on this machine; those of OUT/tables have to be the same.
+"""
+
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import torch
+
+from t3lab import profiles, results, script
+from t3lab.report import render
+from t3lib.core.files import project_root, write_json
+from t3lib.tofu.likelihood import UNTILTED
+
+WORLDS = project_root() / "results" / "studies" / "cpu-worlds"
+sys.path.append(str(WORLDS))
+import baselines  # noqa: E402
+import guided  # noqa: E402
+
+SPLIT = "forget10"
+EVERY = 4
+COLUMNS = guided.TEXTS[2:]
+
+
+def make(data: str | None, out: Path, tiny: bool) -> None:
+    """Write free text of every model; write the table. tiny: the built-in world, to try it."""
+    results.check_clean(out)
+    began = time.process_time()
+    given = profiles.load_profile("cpu" if tiny else "tofu-cpu")
+    given = profiles.override(given, data=data, splits=[SPLIT])
+    given = script.tiny(given) if tiny else given
+    torch.set_num_threads(given["stage"].get("threads", 1))  # as its base models were trained
+    tables = WORLDS / "tables" if tiny else out / "tables"
+
+    study = guided.opened(given, 1, SPLIT)
+    rows = study.evaluation_rows
+    study = replace(study, evaluation_rows=rows | {"forget": rows["forget"][::EVERY]})
+    search = pd.read_csv(tables / "guided_search.csv")
+    settings = guided.settings_of(search, SPLIT, "chosen")
+    found = []
+    for names, model, tilts in guided.models(study, given["hyper"], settings, True):
+        for name, ways in zip(names, guided.free_texts(study, model, tilts)):
+            found += [{"model": name} | way for way in ways]
+    points = pd.read_csv(tables / "baselines_search.csv")
+    for _, row in points[points["chosen"] & (points["split"] == SPLIT)].iterrows():
+        whole = baselines.trained(study, given, row["method"], row, guided.SEED)
+        model = baselines.part_of_the_way(study.base, whole, row["a"])
+        [ways] = guided.free_texts(study, model, UNTILTED)
+        found += [{"model": f"{row['method']} (least)"} | way for way in ways]
+    render.write_table(out / "tables", "free_texts", pd.DataFrame(found)[COLUMNS])
+    write_json(out / "free_texts.json", script.made(began))
+
+
+OPTIONS: script.Options = {
+    "--data": {"help": "folder with TOFU's files, or hub; in place of the profile's"},
+    "--out": {"type": Path, "default": Path("out/tofu-cpu")},
+} | script.TINY_OPTION
+
+if __name__ == "__main__":
+    script.run(lambda given: make(**vars(given)), str(__doc__), OPTIONS)
