@@ -202,16 +202,18 @@ def beside_rmu(folder: Path) -> str:
     folder: as of `summary`, with rmu.csv.
     """
     found, lines = _own(folder, False, ("own.csv", "rmu.csv")), []
-    rmu = found[found["choice"] == "RMU"].set_index(["model", "seed"])
-    t3 = found[found["choice"] == "new fit"].set_index(["model", "seed"]).loc[rmu.index]
-    for kind, title in KINDS.items():
-        if kind not in rmu.index:
-            continue
-        for name, part in (("T3", t3.loc[kind]), ("RMU", rmu.loc[kind])):
-            sums, of = part[COUNTED_OWN].sum(), t3.loc[kind, COUNTED_OWN].sum()
+    of_choice = {name: part for name, part in found.groupby("choice") if name != "retrained"}
+    indexed = {name: part.set_index(["model", "seed"]) for name, part in of_choice.items()}
+    models = indexed["RMU"].index
+    of_method = {"T3": "new fit", "RMU": "RMU", "RMU (keeping)": "RMU (keeping)"}
+    for kind in [each for each in KINDS if each in models]:
+        t3 = indexed["new fit"].loc[models].loc[kind]
+        for name, choice in of_method.items():
+            part = indexed[choice].loc[models].loc[kind]
+            sums, of = part[COUNTED_OWN].sum(), t3[COUNTED_OWN].sum()
             lines.append(
                 {
-                    "rows to forget": f"{sums['rows']:.0f} {title}",
+                    "rows to forget": f"{sums['rows']:.0f} {KINDS[kind]}",
                     "method": name,
                     "pass / cannot tell / No": _statuses(part["status"]),
                     "rows that leak (before)": f"{sums['leaking']:.0f}"

@@ -7,8 +7,12 @@ The models are the small ones of make.py. RMU gets what the head of `t3 unlearn`
 lessons (rows in many wordings, neighbours, everyday prompts; rows to forget with their whole
 answers), the same rows left out, and the same questions to choose by. Its learning rates and its c
 are in `GRID`, and each trained model is tried at some shares a of the way from the base's weights
-to its own: 24 points. The rule is that of w's choice (`t3lib.own.choice`), which has 8. All points
-answer greedily, and the three best are sampled, too. The largest a stands for the largest w.
+to its own: 24 points. All answer greedily, and the three best are sampled, too. There are two
+choices:
+
+    RMU             the rule of w's choice (`t3lib.own.choice`), which has 8 points: whatever says
+                    least comes first
+    RMU (keeping)   the same, among the points that change at most 5% of the greedy answers to keep
 
 The chosen model is asked in all ways, sealed ones included. So it has a verdict, and judge.py asks
 it, too. Its lines in OUT/rmu.csv have the measures of own.csv, what was chosen by which counts,
@@ -16,9 +20,11 @@ and the trainings' seconds of one core. A case and seed whose lines are of this 
 again.
 
 The grid was set while looking at gpt2 0, whose choosing questions RMU was asked after 18 other
-trainings: at a rate of 0.003 it changed most answers to keep, at c = 10 or in fewer steps it still
-said many secrets. Other weights alpha_r than 5 were hardly tried. One training of WGA still said
-most. What T3 gets was tuned on all of these models.
+trainings: at a rate of 0.003 it changed most answers to keep; in fewer steps it still said many
+secrets. Other weights alpha_r than 5 were hardly tried. One training of WGA still said most. A
+first run with the rule of w's choice alone and rates from 0.00025 chose 0.0005, c = 40 and a = 1.15
+there, with which half of the answers to keep changed. So the second choice was added, and c = 10.
+What T3 gets was tuned on all of these models.
 """
 
 import copy
@@ -51,10 +57,11 @@ from t3lib.own.verdict import verdict
 sys.path.append(str(project_root() / "results" / "studies" / "cpu-worlds"))
 from baselines import part_of_the_way  # noqa: E402
 
-RATES, CS, SHARES = (2.5e-4, 5e-4, 1e-3), (20.0, 40.0), (0.7, 0.85, 1.0, 1.15)
+RATES, CS, SHARES = (5e-4, 1e-3), (10.0, 20.0, 40.0), (0.7, 0.85, 1.0, 1.15)
 GRID = [{"lr": lr, "c": c} for lr, c in product(RATES, CS)]
 FIXED = {"alpha_r": 5.0, "epochs": 10, "batch_size": 8}
 CHOSEN = ("lr", "c", "a")
+MOST_CHANGED = {"RMU": 1.0, "RMU (keeping)": 0.05}  # share of the greedy answers to keep
 COUNTED = ("said", "texts", "changed", "known")  # of the choosing questions
 FEW = {"epochs": 1, "batch_size": 256}  # of --tiny
 
@@ -72,16 +79,16 @@ def lines_of(case: str, seed: int, tiny: bool) -> list[tuple]:
     began = time.process_time()
     points = trained(request, tiny)
     used = round(time.process_time() - began)
-    best, rival = chosen(request, inquiry, points)
-    before, after = (collect_answers(each, tokenizer, inquiry, seed=seed) for each in (base, rival))
-    report = counts_of(inquiry, before, after)
-    report["verdict"] = verdict(report)
-    print(f"{case} seed {seed}: {best}\n{report}\n", flush=True)
-
-    theirs = make.judged(rival, tokenizer, None, forget)
-    found = make.measured(report) | best | {"seconds": used}
-    found["judge"] = sum(each["leaks"] for each in theirs.values())
-    return [(case, seed, "RMU", *pair) for pair in found.items()]
+    before, found = collect_answers(base, tokenizer, inquiry, seed=seed), dict[str, Any]()
+    for name, (best, model) in chosen(request, inquiry, points).items():
+        after = collect_answers(model, tokenizer, inquiry, seed=seed)
+        report = counts_of(inquiry, before, after)
+        report["verdict"] = verdict(report)
+        print(f"{case} seed {seed}, {name}: {best}\n{report}\n", flush=True)
+        theirs = make.judged(model, tokenizer, None, forget)
+        found[name] = make.measured(report) | best | {"seconds": used}
+        found[name]["judge"] = sum(each["leaks"] for each in theirs.values())
+    return [(case, seed, name, *pair) for name in found for pair in found[name].items()]
 
 
 def trained(request: lessons.Request, tiny: bool) -> list[tuple[dict[str, float], Any]]:
@@ -107,8 +114,8 @@ def trained(request: lessons.Request, tiny: bool) -> list[tuple[dict[str, float]
 
 def chosen(
     request: lessons.Request, inquiry: Inquiry, points: list[tuple[dict[str, float], Any]]
-) -> tuple[dict[str, Any], Any]:
-    """Choose a point by the rule of w's choice; return its settings with counts, and its model."""
+) -> dict[str, tuple[dict[str, Any], Any]]:
+    """Return {name of a choice: its settings with the counts that chose them, and its model}."""
     few, seed = for_choice(inquiry), request.seed
     before = collect_answers(request.base, request.tokenizer, replace(few, questions=[]), seed=seed)
     answers = [
@@ -121,13 +128,20 @@ def chosen(
         tried = choice_counts(few, before, answers[number])
         return tried | settings | {"number": number, "w": settings["a"]}
 
-    tried = choice.ranked([counts(number) for number in range(len(points))])[: choice.SAMPLED]
-    for number in [each["number"] for each in tried]:
-        model = points[number][1]
-        more = collect_answers(model, request.tokenizer, few, seed=seed, only=lambda s: s.tau > 0)
-        answers[number].extend(more)
-    best = choice.ranked([counts(each["number"]) for each in tried])[0]
-    return {name: best[name] for name in (*CHOSEN, *COUNTED)}, points[best["number"]][1]
+    greedily, sampled, found = [counts(number) for number in range(len(points))], set[int](), {}
+    for name, most in MOST_CHANGED.items():
+        pool = [each for each in greedily if each["changed"] <= most * each["known"]] or greedily
+        best = [each["number"] for each in choice.ranked(pool)[: choice.SAMPLED]]
+        for number in {*best} - sampled:
+            model, sampled = points[number][1], sampled | {number}
+            more = collect_answers(
+                model, request.tokenizer, few, seed=seed, only=lambda each: each.tau > 0
+            )
+            answers[number].extend(more)
+        first = choice.ranked([counts(number) for number in best])[0]
+        values = {each: first[each] for each in (*CHOSEN, *COUNTED)}
+        found[name] = values, points[first["number"]][1]
+    return found
 
 
 def run(given: Namespace) -> None:
