@@ -48,6 +48,8 @@ def test_layers_of_any_width_are_loaded_in_4_bits(tokenizer, tmp_path, width):
     model, _ = models.load_model(tmp_path, load_in="4bit", dtype="float32")
     with torch.inference_mode():
         assert torch.isfinite(model(torch.arange(5)[None]).logits).all()
+    noisy = logging.get_logger("bitsandbytes.backends.cpu.ops")
+    assert not noisy.isEnabledFor(logging.WARNING), "its advice has no place in a notebook"
 
 
 @pytest.mark.parametrize("shown", [True, False])

@@ -102,7 +102,9 @@ def leak(runs: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 
 
 def reasons(runs: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """List why measures have no value: measure, reason, and the methods that this concerns."""
+    """List why measures have no value, for which methods: a line for each reason and its methods,
+    with all measures that it concerns.
+    """
     rows = [
         {"measure": AUDIT[name].title, "reason": reason, "methods": run["method"]}
         for run in runs
@@ -110,7 +112,9 @@ def reasons(runs: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
         for name, reason in run["empty"].items()
     ]
     frame = pd.DataFrame(rows, columns=["measure", "reason", "methods"]).drop_duplicates()
-    return frame.groupby(["measure", "reason"], sort=False)["methods"].agg(", ".join).reset_index()
+    of_measure = frame.groupby(["measure", "reason"], sort=False)["methods"].agg(", ".join)
+    alike = of_measure.reset_index().groupby(["reason", "methods"], sort=False)["measure"]
+    return alike.agg(", ".join).reset_index()[[*frame.columns]]
 
 
 def label(method: str, T: float | None, w: float | None) -> str:

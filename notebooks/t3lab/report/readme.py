@@ -77,6 +77,7 @@ def blocks(results: Path) -> dict[str, dict[str, str]]:
         "own-judged": own.judged(results / "studies" / "own"),
         "own-tricks": own.changed(results / "studies" / "own", "without either"),
         "own-every": own.changed(results / "studies" / "own", "every token"),
+        "own-rmu": own.beside_rmu(results / "studies" / "own"),
         "own-tricks-smollm2": own.models(results / "studies" / "own" / "tricks", True, "all"),
         "own-smollm2": own.models(results / "studies" / "own", pretrained=True),
         "departures": departures.listed(results / "profiles" / "cpu"),

@@ -33,8 +33,8 @@ On TOFU's text, whose base models are given (DIR has TOFU's files), 0 is the sea
 measurement on the same rows, beside the other retrained model. The grid has fewer points, rates
 about those that Forget Quality chose, and one seed. A first search of RMU chose the last share,
 1.3, because at 1.1 RMU leaks just too much. So the shares 1.13 to 1.2 were added. WGA was not run
-there. --methods takes some methods alone, and keeps what the tables have of the others. --held-out is as in guided.py: no method is trained on the rows to keep
-that are evaluated.
+there. --methods takes some methods alone, and keeps what the tables have of the others. --held-out
+is as in guided.py: no method is trained on the rows to keep that are evaluated.
 
 It writes below --out: tables/baselines_search.csv, baselines_each.csv, baselines_texts.csv and
 baselines/made.json. The models are cached in .t3cache.

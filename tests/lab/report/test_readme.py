@@ -322,7 +322,7 @@ def test_the_sign_test_of_another_fit_is_that_of_the_models(choice):
     more, fewer = sum(gap > 0 for gap in gaps), sum(gap < 0 for gap in gaps)
     n, most = more + fewer, max(more, fewer)
     p = min(1, 2 * sum(comb(n, k) for k in range(most, n + 1)) / 2**n)
-    page = TEXTS[ROOT / "results" / "pages" / "own.md"]
+    page = TEXTS[ROOT / "results" / "pages" / "own_fits.md"]
     assert f"More rows leak of {more} models, fewer of {fewer} (sign test, p = {p:.2f})." in page
     numbers = [each for (kind, _), each in pairs.items() if kind == "customers"]
     leaks = [sum(each[name] for each in numbers) for name in ("new fit", choice)]
