@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from t3lab.report.details import LABELLED, LABELS, shown
+from t3lab.report.details import LABELLED, LABELS, shown, table
 from t3lib.baselines.losses import METHODS
+from t3lib.own.questions import AS_WRITTEN
 
 # End of a block's name -> profile, and the learning rates at which T varies: Forget Quality chose
 # them at T = 1 (at tofu-cpu at T = 2, too).
@@ -31,6 +32,8 @@ SECOND = ERRORS | {
     "secrets": "secrets",
 }
 DIALS = {"learning rate": "lr", "T": "temperature", "θ": "gate", "ε": "tail"}
+ASKED = {0.0: "greedily", 1.0: "64 samples, τ = 1", 0.6: "16, τ = 0.6", 0.1: "16, τ = 0.1"}
+OTHERWISE = ("as a second turn", "in 13 other ways")
 KINDS = {"Retrained": LABELS["Retrained"], "hard": "T3 (least)", "guided": "T3 (guided)"}
 KINDS |= {"pretrained": "T3 (guided, pretrained)"}
 
@@ -40,6 +43,7 @@ def blocks(results: Path) -> dict[str, str]:
     that was searched, with the paper's labels. guided_END: the settings that the errors chose, with
     each kind of labels. guided_END_second: these settings beside the other retrained model.
     guided_tofu_again: the same of another base, with a search of its own, and RMU by the rule.
+    free_texts_tofu: which rows the models of that base give away in free text.
     errors_tofu_methods: every method as Forget Quality chose it, beside that model. sharper: powers
     of f without tempering, at the rate that the rule chose.
     """
@@ -85,12 +89,27 @@ def blocks(results: Path) -> dict[str, str]:
     again = pd.concat([pd.read_csv(of_again / name) for name in files])
     again = again.sort_values("model", key=lambda names: names == "Retrained", kind="stable")
     found["guided_tofu_again"] = lines(again, again["model"].replace(LABELS), SECOND)
+    found["free_texts_tofu"] = told(pd.read_csv(of_again / "free_texts.csv"), again["model"])
 
     each = pd.read_csv(tables / "errors_each.csv")
     each = each[(each["method"] != "T3") | (each["temperature"] == 2)]  # as Forget Quality chose
     each = each.sort_values("method", key=lambda names: names.map([*METHODS].index))
     named = each["method"].replace(LABELS)
     return found | {"errors_tofu_methods": lines(each, named, ERRORS | {"kept": "kept"})}
+
+
+def told(texts: pd.DataFrame, models: pd.Series) -> str:
+    """Write a table with the rows that each model gives away in free text (those told whole).
+
+    texts: the table `free_texts`. models: their order.
+    """
+    cells = texts.assign(
+        told=texts["leaks"].astype(str) + " (" + texts["whole"].astype(str) + ")",
+        way=texts["way"].where(texts["way"] != AS_WRITTEN, texts["tau"].map(ASKED)),
+    ).pivot(index="model", columns="way", values="told")
+    return table(
+        cells.loc[models, [*ASKED.values(), *OTHERWISE]].rename(LABELS).reset_index(names="")
+    )
 
 
 def lines(rows: pd.DataFrame, names: object, columns: dict[str, object]) -> str:

@@ -49,14 +49,14 @@ The claims: T3 (least) meets the first five and T3 (guided) all seven, each in a
 worlds 4 to 7 on both splits. Worlds 1 to 3 had been seen in a trial with other settings.
 
 A profile whose base models are given (DIR has TOFU's files) has one world: 0 is the search, 1 the
-measurement on the same rows, beside the other retrained model and with the first of its heads.
-Free text is left out there, which would take hours. tofu-cpu has other rates and, with the paper's
-labels, higher T: a first search up to T = 2 chose T = 2. smollm has fewer points, one head, a
-quarter of the rows to keep, and only those measures that read the answers to forget, or both
-errors, because its vocabulary is large; an aim that was not measured counts as met. A first search
-from the rate 0.02 on chose 0.02, so there are lower ones. It has a third kind of labels, which come
-from the pretrained model before it was taught any of TOFU's text. --kinds searches some kinds of
-labels alone, and keeps what the table has of the others.
+measurement on the same rows, beside the other retrained model and with the first of its heads. Free
+text is left out there, which would take hours; free_texts.py of tofu-cpu asks some rows. tofu-cpu
+has other rates and, with the paper's labels, higher T: a first search up to T = 2 chose T = 2.
+smollm has fewer points, one head, a quarter of the rows to keep, and only those measures that read
+the answers to forget, or both errors, because its vocabulary is large; an aim that was not measured
+counts as met. A first search from the rate 0.02 on chose 0.02, so there are lower ones. It has a
+third kind of labels, which come from the pretrained model before it was taught any of TOFU's text.
+--kinds searches some kinds of labels alone, and keeps what the table has of the others.
 
 --held-out leaves the rows to keep that are evaluated out of the rows that f gets, so that the price
 is that of rows that nobody fitted. It was added when controls.py had shown what it is with settings

@@ -20,6 +20,7 @@ from t3lib.core.errors import UserError
 
 RETRAINED = "retrained without the rows"
 SPLIT = "forget10"
+BEFORE, KEPT = "leaking_before", ("known_before", "unchanged")  # of own.csv
 DETAIL = ROOT / "results" / "README.md"
 PAGES = sorted((ROOT / "results" / "pages").glob("*.md"))
 OTHERS = ["ARTIFACT.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"]
@@ -270,6 +271,54 @@ def test_the_page_about_tofus_text_is_that_of_both_bases():
     assert f"(p = {rmu['forget_quality']:.2f})" in page and f"a = {rmu['a']:g}." in page
     hard = points[1][points[1]["chosen"] & (points[1]["labels"] == "hard")].iloc[0]
     assert (hard["temperature"], hard["gate"]) == (2, 0.5)
+
+
+def test_free_text_on_tofus_text_is_that_of_the_table():
+    """By hand: Fisher's exact test of 100 rows and 100 is a sum of hypergeometric chances."""
+    tables = ROOT / "results" / "profiles" / "tofu-cpu" / "another-base" / "tables"
+    texts = pd.read_csv(tables / "free_texts.csv").set_index(["model", "way", "tau"])
+    page = " ".join(TEXTS[ROOT / "results" / "pages" / "least_tofu.md"].split())
+
+    def p(one, other, n=100):
+        both = [comb(n, k) * comb(n, one + other - k) for k in range(one + other + 1)]
+        return sum(each for each in both if each <= both[one]) / sum(both)
+
+    assert set(texts["rows"]) == {100}
+    written = {
+        tau: [
+            texts.loc[(name, "as written", tau), "whole"] for name in ("RMU (least)", "T3 (least)")
+        ]
+        for tau in (0.0, 0.6)
+    }
+    (greedy, none), (sampled, no) = written.values()
+    assert none == no == 0
+    assert f"(greedily {greedy} against none, Fisher, two-sided, p = {p(greedy, 0):.2f};" in page
+    assert f"at τ = 0.6 {sampled} against none, p = {p(sampled, 0):.2f})" in page
+    least, floor = (
+        texts.loc[(name, "in 13 other ways", 0.0), "leaks"] for name in ("T3 (least)", "Retrained")
+    )
+    assert f"{least} of 100 against {floor}, p = {p(least, floor):.4f})" in page
+
+
+def test_rmu_on_own_rows_is_told_as_its_lines_say():
+    folder = ROOT / "results" / "studies" / "own"
+    page = " ".join(TEXTS[ROOT / "results" / "pages" / "own.md"].split())
+    lines = pd.concat(pd.read_csv(folder / name, dtype=str) for name in ("rmu.csv", "own.csv"))
+
+    def values(model, choice, measure):
+        same = (lines["model"] == model) & (lines["choice"] == choice)
+        return lines.loc[same & (lines["measure"] == measure), "value"].astype(int)
+
+    minutes = values("gpt2", "RMU", "seconds").mean() / 60
+    assert round(minutes) == 9 and "nine minutes there" in page
+    assert f"T3's fit {values('gpt2', 'new fit', 'seconds').mean():.0f} seconds" in page
+    for measure in ("leaking", "retain_unchanged", "held_out_retain_unchanged", "other_unchanged"):
+        one, other = (values("gpt2", fit, measure).sum() for fit in ("new fit", "RMU (keeping)"))
+        assert abs(one - other) <= 3
+    counts = [values("short", "RMU (keeping)", each).sum() for each in ("leaking", BEFORE)]
+    assert counts == [10, 11] and "ten of eleven rows leak" in page
+    known, same = (values("short", "RMU", f"retain_{end}").sum() for end in KEPT)
+    assert 0.2 < 1 - same / known < 0.3 and "or a quarter of the answers" in page
 
 
 def test_what_nobody_fitted_costs_where_it_was_chosen_so():
