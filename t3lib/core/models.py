@@ -211,7 +211,7 @@ def quantization(load_in: str, dtype: str | None = None) -> BitsAndBytesConfig:
     dtype: of the computation in 4 bit, by default "bfloat16". UserError for another `load_in`.
     """
     # On processors with AVX-512 BF16 it warns that a faster kernel would need another package.
-    logging.get_logger("bitsandbytes").setLevel(logging.ERROR)
+    logging.get_logger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
     if load_in == "8bit":
         return BitsAndBytesConfig(load_in_8bit=True)
     if load_in == "4bit":

@@ -9,6 +9,7 @@ from scipy.stats import binomtest
 
 from t3lab.report.details import table
 from t3lib.core.files import read_json
+from t3lib.own.questions import SMALL_TALK
 
 # Sets of rows that a head must leave alone -> their title.
 LEFT_ALONE = {"retain": "kept", "held_out_retain": "kept, held out", "other": "in neither file"}
@@ -33,6 +34,7 @@ COUNTED_OWN = [
     "judge",
     "judge_retrained",
     "sealed",
+    "talk_changed",
     "T",
     "w",
     *(f"{name}_{key}" for name in LEFT_ALONE for key in ("unchanged", "known_before")),
@@ -209,7 +211,7 @@ def beside_rmu(folder: Path) -> str:
     for kind in [each for each in KINDS if each in models]:
         t3 = indexed["new fit"].loc[models].loc[kind]
         for name, choice in of_method.items():
-            part = indexed[choice].loc[models].loc[kind]
+            part = indexed[choice].loc[models.intersection(indexed[choice].index)].loc[kind]
             sums, of = part[COUNTED_OWN].sum(), t3[COUNTED_OWN].sum()
             lines.append(
                 {
@@ -222,6 +224,8 @@ def beside_rmu(folder: Path) -> str:
                     f" ({of['judge_retrained']:.0f})",
                     "answers kept": _kept(sums, "retain"),
                     "kept, not fitted": _kept(sums, "held_out_retain", "other"),
+                    "unrelated prompts changed": f"{sums['talk_changed']:.0f} of"
+                    f" {len(SMALL_TALK) * len(part)}",
                 }
             )
     return table(pd.DataFrame(lines), texts=2)

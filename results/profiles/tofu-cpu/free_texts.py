@@ -10,7 +10,8 @@ with the settings of OUT/tables. What a text gives away is counted as in the wor
 answer that guessing does not say. Written down before any text was seen.
 
 It writes OUT/tables/free_texts.csv and OUT/free_texts.json; DIR has TOFU's files. The base models
-are those of make_bases.py on this machine; those of OUT/tables have to be the same.
+are those of make_bases.py on this machine. Another processor gives other weights, so the script
+stops if the base does not leak as that of OUT/tables.
 """
 
 import sys
@@ -18,13 +19,16 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import torch
 
 from t3lab import profiles, results, script
 from t3lab.report import render
+from t3lib.core.errors import UserError
 from t3lib.core.files import project_root, write_json
 from t3lib.tofu.likelihood import UNTILTED
+from t3lib.tofu.unlearning_errors import summary
 
 WORLDS = project_root() / "results" / "studies" / "cpu-worlds"
 sys.path.append(str(WORLDS))
@@ -48,6 +52,11 @@ def make(data: str | None, out: Path, tiny: bool) -> None:
 
     study = guided.opened(given, 1, SPLIT)
     rows = study.evaluation_rows
+    if not tiny:
+        [of_base] = guided.row_errors(study, guided.retrained(study, 1), study.base)
+        each = pd.read_csv(tables / "guided_each.csv").set_index(["model", "split"])
+        if not np.isclose(summary(of_base)["leak"], each.loc[("Original", SPLIT), "leak"]):
+            raise UserError(f"{tables}/guided_each.csv is of another base: run guided.py first")
     study = replace(study, evaluation_rows=rows | {"forget": rows["forget"][::EVERY]})
     search = pd.read_csv(tables / "guided_search.csv")
     settings = guided.settings_of(search, SPLIT, "chosen")

@@ -32,8 +32,10 @@ SECOND = ERRORS | {
     "secrets": "secrets",
 }
 DIALS = {"learning rate": "lr", "T": "temperature", "θ": "gate", "ε": "tail"}
-ASKED = {0.0: "greedily", 1.0: "64 samples, τ = 1", 0.6: "16, τ = 0.6", 0.1: "16, τ = 0.1"}
-OTHERWISE = ("as a second turn", "in 13 other ways")
+ASKED = {0.0: "greedily", 1.0: "64 samples, τ = 1"}
+ASKED |= {tau: f"16, τ = {tau:g}" for tau in (0.6, 0.3, 0.1)}
+GIVEN = {f"after {n} tokens of the truth": f"{n} given" for n in (1, 2, 4)}
+OTHERWISE = ("as a second turn", "in 13 other ways", *GIVEN.values())
 KINDS = {"Retrained": LABELS["Retrained"], "hard": "T3 (least)", "guided": "T3 (guided)"}
 KINDS |= {"pretrained": "T3 (guided, pretrained)"}
 
@@ -105,7 +107,7 @@ def told(texts: pd.DataFrame, models: pd.Series) -> str:
     """
     cells = texts.assign(
         told=texts["leaks"].astype(str) + " (" + texts["whole"].astype(str) + ")",
-        way=texts["way"].where(texts["way"] != AS_WRITTEN, texts["tau"].map(ASKED)),
+        way=texts["way"].replace(GIVEN).where(texts["way"] != AS_WRITTEN, texts["tau"].map(ASKED)),
     ).pivot(index="model", columns="way", values="told")
     return table(
         cells.loc[models, [*ASKED.values(), *OTHERWISE]].rename(LABELS).reset_index(names="")

@@ -109,13 +109,17 @@ def trained(request: lessons.Request, tiny: bool) -> list[tuple[dict[str, float]
                 seed=request.seed,
             )
             points += [(settings | {"a": a}, part_of_the_way(base, model, a)) for a in SHARES]
+    if not points:
+        raise UserError("RMU diverged at every point of the grid")
     return points
 
 
 def chosen(
     request: lessons.Request, inquiry: Inquiry, points: list[tuple[dict[str, float], Any]]
 ) -> dict[str, tuple[dict[str, Any], Any]]:
-    """Return {name of a choice: its settings with the counts that chose them, and its model}."""
+    """Return {name of a choice: its settings with the counts that chose them, and its model}; a
+    choice without any point is left out.
+    """
     few, seed = for_choice(inquiry), request.seed
     before = collect_answers(request.base, request.tokenizer, replace(few, questions=[]), seed=seed)
     answers = [
@@ -130,7 +134,9 @@ def chosen(
 
     greedily, sampled, found = [counts(number) for number in range(len(points))], set[int](), {}
     for name, most in MOST_CHANGED.items():
-        pool = [each for each in greedily if each["changed"] <= most * each["known"]] or greedily
+        pool = [each for each in greedily if each["changed"] <= most * each["known"]]
+        if not pool:
+            continue
         best = [each["number"] for each in choice.ranked(pool)[: choice.SAMPLED]]
         for number in {*best} - sampled:
             model, sampled = points[number][1], sampled | {number}

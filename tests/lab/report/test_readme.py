@@ -20,7 +20,7 @@ from t3lib.core.errors import UserError
 
 RETRAINED = "retrained without the rows"
 SPLIT = "forget10"
-BEFORE, KEPT = "leaking_before", ("known_before", "unchanged")  # of own.csv
+LEAKING = ("leaking", "leaking_before")  # of own.csv
 DETAIL = ROOT / "results" / "README.md"
 PAGES = sorted((ROOT / "results" / "pages").glob("*.md"))
 OTHERS = ["ARTIFACT.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"]
@@ -284,20 +284,21 @@ def test_free_text_on_tofus_text_is_that_of_the_table():
         return sum(each for each in both if each <= both[one]) / sum(both)
 
     assert set(texts["rows"]) == {100}
-    written = {
-        tau: [
-            texts.loc[(name, "as written", tau), "whole"] for name in ("RMU (least)", "T3 (least)")
-        ]
-        for tau in (0.0, 0.6)
-    }
-    (greedy, none), (sampled, no) = written.values()
-    assert none == no == 0
-    assert f"(greedily {greedy} against none, Fisher, two-sided, p = {p(greedy, 0):.2f};" in page
-    assert f"at τ = 0.6 {sampled} against none, p = {p(sampled, 0):.2f})" in page
-    least, floor = (
-        texts.loc[(name, "in 13 other ways", 0.0), "leaks"] for name in ("T3 (least)", "Retrained")
+    written = texts.xs("as written", level="way")["whole"]
+    fewest, most = written["RMU (least)"].min(), written["RMU (least)"].max()
+    assert f"As written RMU (least) tells {fewest} to {most} rows whole, T3 hardly one." in page
+    assert written[["T3", "T3 (least)", "T3 (guided)"]].max() == 1
+    told = texts["leaks"].droplevel("tau").drop("as written", level="way")
+    second = [told[name, "as a second turn"] for name in ("T3 (least)", "Original")]
+    assert "(T3 (least) {} rows, {} before)".format(*second) in page
+    least, rmu, floor = (
+        told[name, "in 13 other ways"] for name in ("T3 (least)", "RMU (least)", "Retrained")
     )
-    assert f"{least} of 100 against {floor}, p = {p(least, floor):.4f})" in page
+    assert f"gives away {least} of 100, RMU {rmu}, a retrained model {floor} (" in page
+    assert f"p = {p(least, floor):.4f};" in page and 2.5 < least / floor < 3.5
+    of = texts.xs("as written", level="way")["leaks"].unstack("tau")
+    more = of.loc[["T3", "T3 (least)", "T3 (guided)", "RMU (least)"]] > of.loc["Retrained"]
+    assert more.mean(axis=None) > 0.7, "at most samplers"
 
 
 def test_rmu_on_own_rows_is_told_as_its_lines_say():
@@ -310,15 +311,16 @@ def test_rmu_on_own_rows_is_told_as_its_lines_say():
         return lines.loc[same & (lines["measure"] == measure), "value"].astype(int)
 
     minutes = values("gpt2", "RMU", "seconds").mean() / 60
-    assert round(minutes) == 9 and "nine minutes there" in page
-    assert f"T3's fit {values('gpt2', 'new fit', 'seconds').mean():.0f} seconds" in page
+    assert round(minutes) == 9 and "take nine minutes of a core for sentences" in page
+    assert f"T3's fit {values('gpt2', 'new fit', 'seconds').mean():.0f} seconds." in page
     for measure in ("leaking", "retain_unchanged", "held_out_retain_unchanged", "other_unchanged"):
         one, other = (values("gpt2", fit, measure).sum() for fit in ("new fit", "RMU (keeping)"))
         assert abs(one - other) <= 3
-    counts = [values("short", "RMU (keeping)", each).sum() for each in ("leaking", BEFORE)]
-    assert counts == [10, 11] and "ten of eleven rows leak" in page
-    known, same = (values("short", "RMU", f"retain_{end}").sum() for end in KEPT)
-    assert 0.2 < 1 - same / known < 0.3 and "or a quarter of the answers" in page
+    leaking, before = (values("short", "RMU (keeping)", each).sum() for each in LEAKING)
+    assert leaking > before / 2 and values("short", "new fit", "leaking").sum() == 0
+    for kind in ("gpt2", "short"):
+        changed = [values(kind, fit, "talk_changed") for fit in ("new fit", "RMU (keeping)")]
+        assert changed[1].sum() / len(changed[1]) > 2 * changed[0].mean()
 
 
 def test_what_nobody_fitted_costs_where_it_was_chosen_so():
