@@ -25,6 +25,9 @@ TINY = {  # one split and seed of models that know nothing
     "seeds": [1],
     "temperatures": [1.0, 2.0],
 }
+DATA_OPTION: Options = {
+    "--data": {"help": "folder with TOFU's files, or hub; in place of the profile's"}
+}
 TINY_OPTION: Options = {"--tiny": {"action": "store_true", "help": "try the script in seconds"}}
 
 
