@@ -25,10 +25,10 @@ TINY = {  # one split and seed of models that know nothing
     "seeds": [1],
     "temperatures": [1.0, 2.0],
 }
-DATA_OPTION: Options = {
+TINY_OPTION: Options = {"--tiny": {"action": "store_true", "help": "try the script in seconds"}}
+DATA_OPTIONS = TINY_OPTION | {
     "--data": {"help": "folder with TOFU's files, or hub; in place of the profile's"}
 }
-TINY_OPTION: Options = {"--tiny": {"action": "store_true", "help": "try the script in seconds"}}
 
 
 def tiny(profile: profiles.Profile, **more: Any) -> profiles.Profile:

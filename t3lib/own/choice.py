@@ -5,9 +5,9 @@ These functions work on numbers alone.
 
 Because p^(1/T) f^w = (p f^(w·T))^(1/T), greedy text depends only on the product w·T. With T = 1 and
 w equal to the product, sampled answers to rows to keep stay as they were. The gate θ and the tail ε
-limit tempering. With T = 1 they change nothing, so they are not in the grid. Larger w
-do not help: of two small models whose rows leak at w = 12, as many leak at 32 and 48, so f must be
-near 1 where they do.
+limit tempering. With T = 1 they change nothing, so they are not in the grid. Larger w do not help:
+of two small models whose rows leak at w = 12, as many leak at 32 and 48, so f must be near 1 where
+they do.
 """
 
 from collections.abc import Mapping, Sequence

@@ -284,8 +284,8 @@ def tried_out(
 
 
 def for_choice(inquiry: Inquiry) -> Inquiry:
-    """Return an inquiry with the questions that may choose: about the rows to forget, in the ways
-    that are not sealed. Its answers are read to `SHORT` tokens.
+    """Return the part of an inquiry by which T and w are chosen: questions about the rows to forget,
+    in ways that are not sealed. Answers are read to `SHORT` tokens, or to twice the truth's.
     """
     ways = [
         each for each in inquiry.questions if each.row < inquiry.n and each.kind not in SEALED_KINDS
@@ -294,7 +294,8 @@ def for_choice(inquiry: Inquiry) -> Inquiry:
 
 
 def choice_counts(inquiry: Inquiry, before: Answers, after: Answers) -> dict[str, Any]:
-    """Count what decides a choice (`choice.ranked`), and of how many texts and known answers.
+    """Return the counts that `choice.ranked` compares, with the numbers of texts and of answers to
+    keep that the base knows.
 
     inquiry: of `for_choice`. before, after: answers of the base and of what is tried.
     """

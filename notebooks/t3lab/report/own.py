@@ -198,8 +198,8 @@ def changed(folder: Path, choice: str) -> str:
 
 
 def beside_rmu(folder: Path) -> str:
-    """Write what T3 and RMU get for the small models that RMU was trained on, in a line for each
-    kind of rows and method.
+    """Compare T3 and RMU on the small models that RMU was trained on: a line for each kind of rows
+    and method.
 
     folder: as of `summary`, with rmu.csv.
     """

@@ -7,7 +7,7 @@ guided.py writes no free text there, because 400 rows would take hours. Here eve
 asked, five of each author: the samples and greedy answers of guided.py in all ways of asking, of
 the base, T3 as Forget Quality tunes it, T3 (least), T3 (guided), RMU (least) and a retrained model,
 with the settings of OUT/tables. What a text gives away is counted as in the worlds, by words of an
-answer that guessing does not say. Written down before any text was seen.
+answer that guessing does not say. The counts of a trial with ten rows were seen before.
 
 It writes OUT/tables/free_texts.csv and OUT/free_texts.json; DIR has TOFU's files. The base models
 are those of make_bases.py on this machine. Another processor gives other weights, so the script
@@ -74,13 +74,9 @@ def make(data: str | None, out: Path, tiny: bool) -> None:
     write_json(out / "free_texts.json", script.made(began))
 
 
-OPTIONS: script.Options = (
-    {
-        "--out": {"type": Path, "default": Path("out/tofu-cpu")},
-    }
-    | script.DATA_OPTION
-    | script.TINY_OPTION
-)
+OPTIONS: script.Options = {
+    "--out": {"type": Path, "default": Path("out/tofu-cpu")},
+} | script.DATA_OPTIONS
 
 if __name__ == "__main__":
     script.run(lambda given: make(**vars(given)), str(__doc__), OPTIONS)

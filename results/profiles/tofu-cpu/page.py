@@ -101,7 +101,8 @@ def blocks(results: Path) -> dict[str, str]:
 
 
 def told(texts: pd.DataFrame, models: pd.Series) -> str:
-    """Write a table with the rows that each model gives away in free text (those told whole).
+    """Write of how many rows each model gives a fact away in free text, and how many it tells whole
+    (in brackets), in a column for each way of asking.
 
     texts: the table `free_texts`. models: their order.
     """

@@ -74,13 +74,9 @@ def make(data: str | None, out: Path, tiny: bool) -> None:
     write_json(out / "sharper.json", script.made(began))
 
 
-OPTIONS: script.Options = (
-    {
-        "--out": {"type": Path, "default": Path("out/tofu-cpu")},
-    }
-    | script.DATA_OPTION
-    | script.TINY_OPTION
-)
+OPTIONS: script.Options = {
+    "--out": {"type": Path, "default": Path("out/tofu-cpu")},
+} | script.DATA_OPTIONS
 
 if __name__ == "__main__":
     script.run(lambda given: make(**vars(given)), str(__doc__), OPTIONS)

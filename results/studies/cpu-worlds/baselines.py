@@ -237,17 +237,13 @@ def measured_world(
     return pd.DataFrame(rows, columns=EACH), pd.DataFrame(texts, columns=guided.TEXTS)
 
 
-OPTIONS: script.Options = (
-    {
-        "--profile": {"default": "cpu", "choices": [*GRIDS]},
-        "--methods": {"nargs": "+", "default": [*METHODS], "choices": METHODS},
-        "--worlds": {"type": int, "nargs": "+", "default": [0, 4, 5, 6, 7, 1, 2, 3]},
-        "--held-out": {"action": "store_true", "help": "train without the evaluated rows to keep"},
-        "--out": {"type": Path, "default": Path("out/cpu-worlds")},
-    }
-    | script.DATA_OPTION
-    | script.TINY_OPTION
-)
+OPTIONS: script.Options = {
+    "--profile": {"default": "cpu", "choices": [*GRIDS]},
+    "--methods": {"nargs": "+", "default": [*METHODS], "choices": METHODS},
+    "--worlds": {"type": int, "nargs": "+", "default": [0, 4, 5, 6, 7, 1, 2, 3]},
+    "--held-out": {"action": "store_true", "help": "train without the evaluated rows to keep"},
+    "--out": {"type": Path, "default": Path("out/cpu-worlds")},
+} | script.DATA_OPTIONS
 
 if __name__ == "__main__":
     script.run(lambda given: make(**vars(given)), str(__doc__), OPTIONS)

@@ -242,17 +242,13 @@ def figure(over_worlds: pd.DataFrame) -> Figure:
     )
 
 
-OPTIONS: script.Options = (
-    {
-        "--profile": {"default": "cpu", "choices": [*guided.GRIDS]},
-        "--splits": {"nargs": "+", "default": [*SPLITS], "choices": SPLITS},
-        "--worlds": {"type": int, "nargs": "+", "default": [0, 1, 2, 3, 4, 5, 6, 7]},
-        "--methods": {"default": "", "help": "separated by commas (default: all)"},
-        "--out": {"type": Path, "default": Path("out/cpu-worlds")},
-    }
-    | script.DATA_OPTION
-    | script.TINY_OPTION
-)
+OPTIONS: script.Options = {
+    "--profile": {"default": "cpu", "choices": [*guided.GRIDS]},
+    "--splits": {"nargs": "+", "default": [*SPLITS], "choices": SPLITS},
+    "--worlds": {"type": int, "nargs": "+", "default": [0, 1, 2, 3, 4, 5, 6, 7]},
+    "--methods": {"default": "", "help": "separated by commas (default: all)"},
+    "--out": {"type": Path, "default": Path("out/cpu-worlds")},
+} | script.DATA_OPTIONS
 
 if __name__ == "__main__":
     script.run(lambda given: make(**vars(given)), str(__doc__), OPTIONS)

@@ -723,22 +723,18 @@ def figure(each: pd.DataFrame) -> Figure:
     return drawn
 
 
-OPTIONS: script.Options = (
-    {
-        "--profile": {"default": "cpu", "choices": [*GRIDS]},
-        "--worlds": {"type": int, "nargs": "+", "default": [0, 4, 5, 6, 7, 1, 2, 3]},
-        "--kinds": {"nargs": "+", "choices": [*NAMES["chosen"]], "help": "of labels"},
-        "--rule": {"choices": [*RULES], "default": "chosen"},
-        "--splits": {"nargs": "+", "default": [*SPLITS], "choices": SPLITS},
-        "--held-out": {
-            "action": "store_true",
-            "help": "leave the evaluated rows to keep out of f's",
-        },
-        "--out": {"type": Path, "default": Path("out/cpu-worlds")},
-    }
-    | script.DATA_OPTION
-    | script.TINY_OPTION
-)
+OPTIONS: script.Options = {
+    "--profile": {"default": "cpu", "choices": [*GRIDS]},
+    "--worlds": {"type": int, "nargs": "+", "default": [0, 4, 5, 6, 7, 1, 2, 3]},
+    "--kinds": {"nargs": "+", "choices": [*NAMES["chosen"]], "help": "of labels"},
+    "--rule": {"choices": [*RULES], "default": "chosen"},
+    "--splits": {"nargs": "+", "default": [*SPLITS], "choices": SPLITS},
+    "--held-out": {
+        "action": "store_true",
+        "help": "leave the evaluated rows to keep out of f's",
+    },
+    "--out": {"type": Path, "default": Path("out/cpu-worlds")},
+} | script.DATA_OPTIONS
 
 if __name__ == "__main__":
     script.run(lambda given: make(**vars(given)), str(__doc__), OPTIONS)
