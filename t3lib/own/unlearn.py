@@ -284,8 +284,8 @@ def tried_out(
 
 
 def for_choice(inquiry: Inquiry) -> Inquiry:
-    """Return the part of an inquiry by which T and w are chosen: questions about the rows to forget,
-    in ways that are not sealed. Answers are read to `SHORT` tokens, or to twice the truth's.
+    """Return the part of an inquiry by which T and w are chosen: questions about rows to forget, in
+    ways that are not sealed. Answers are read to `SHORT` tokens, or to twice the truth's.
     """
     ways = [
         each for each in inquiry.questions if each.row < inquiry.n and each.kind not in SEALED_KINDS

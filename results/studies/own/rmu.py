@@ -92,7 +92,7 @@ def lines_of(case: str, seed: int, tiny: bool) -> list[tuple]:
 
 
 def trained(request: lessons.Request, tiny: bool) -> list[tuple[dict[str, float], Any]]:
-    """Train RMU at every point of `GRID`; return (settings, model) for each and each of `SHARES`."""
+    """Train RMU at every point of `GRID`; return (settings, model) for it at each of `SHARES`."""
     made = lessons.make_lessons(request)
     forget, retain = (
         [each.row for each in made if (each.secret is None) == keep] for keep in (False, True)
