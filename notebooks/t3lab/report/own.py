@@ -9,11 +9,13 @@ from scipy.stats import binomtest
 
 from t3lab.report.details import table
 from t3lib.core.files import read_json
-from t3lib.own.questions import SMALL_TALK
 
 # Sets of rows that a head must leave alone -> their title.
 LEFT_ALONE = {"retain": "kept", "held_out_retain": "kept, held out", "other": "in neither file"}
 PRETRAINED = "smollm2-"  # how cases of results/studies/own with SmolLM2 begin
+# Everyday prompts that each model is asked: `t3lib.own.questions.SMALL_TALK`, whose module needs
+# torch, while tables are made without it.
+UNRELATED = 12
 PLACES = {"judge": ".0f", "judge_retrained": ".0f", "next_token": ".1f", "whole_answers": ".0f"}
 OF_SUMMARY = (
     "rows to forget",
@@ -225,7 +227,7 @@ def beside_rmu(folder: Path) -> str:
                     "answers kept": _kept(sums, "retain"),
                     "kept, not fitted": _kept(sums, "held_out_retain", "other"),
                     "unrelated prompts changed": f"{sums['talk_changed']:.0f} of"
-                    f" {len(SMALL_TALK) * len(part)}",
+                    f" {UNRELATED * len(part)}",
                 }
             )
     return table(pd.DataFrame(lines), texts=2)
