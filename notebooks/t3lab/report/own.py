@@ -47,7 +47,7 @@ def summary(folder: Path) -> str:
     """Write what came out for own rows, in one line for each kind: of small models that were taught
     them, and of SmolLM2.
 
-    folder: with own.csv, capitals/report.json and tricks/own.csv.
+    folder: with own.csv and capitals/report.json.
     """
     found, lines = _own(folder, False).query("choice == 'new fit'"), []
     for kind, title in KINDS.items():
@@ -73,18 +73,6 @@ def summary(folder: Path) -> str:
             f"{kept['unchanged']} of {kept['known_before']}",
         )
     )
-
-    # The same capitals beside other rows to keep. The fit has no mining since this was measured.
-    found = _own(folder / "tricks", True).query("choice == 'without mining'")
-    for _, row in found.iterrows():
-        lines.append(
-            (
-                f"{row['rows']:.0f} capitals, other rows to keep (earlier fit)",
-                _statuses([row["status"]]),
-                f"{row['leaking']:.0f} ({row['leaking_before']:.0f})",
-                _kept(row, "held_out_retain", "other"),
-            )
-        )
     return table(pd.DataFrame(lines, columns=[*OF_SUMMARY]))
 
 
