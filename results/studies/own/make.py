@@ -12,10 +12,11 @@ was taught, or with capitals and authors that it knew (pretrained.py). These nee
 and run only when they are named.
 
 Choices are ways of unlearning, by default the new fit alone. "new fit" is what `t3 unlearn` does.
-"as drawn" is the new fit without neutral tokens, "without either" and "without forms" without
-parts of it, "every token" has more, and "larger w" has more powers to choose from. "retrained" is a
-model that never saw the rows; of what SmolLM2 knew by itself there is none. All of them are also
-asked by judge.py, a script that shares no code with t3lib:
+"as drawn" is the new fit without neutral tokens. "without slips" has no misspelt wordings, "without
+astray" no answers that go astray before the secret, "without either" none of both, and "without
+forms" secrets in one form alone. "every token" has more, and "larger w" has more powers to choose
+from. "retrained" is a model that never saw the rows; of what SmolLM2 knew by itself there is none.
+All of them are also asked by judge.py, a script that shares no code with t3lib:
 
     python results/studies/own/judge.py BASE HEAD FACTS OUT
 
@@ -114,9 +115,11 @@ def every_token(request: lessons.Request, made: list[lessons.Lesson]) -> Feature
     return Features(x, y, row[order], features.s, device=features.device)
 
 
-# Fits with a part changed: what replaces which name of which module. "either" is slips and answers
-# that go astray.
+# Fits with a part changed: what replaces which name of which module. "either" is both of the first
+# two.
 TRICKS: dict[str, list[tuple[Any, str, Any]]] = {
+    "without slips": [(wording, "SLIPS", 0.0)],
+    "without astray": [(lessons, "ASTRAY", 0.0)],
     "without either": [(wording, "SLIPS", 0.0), (lessons, "ASTRAY", 0.0)],
     "without forms": [(lessons, "FORMS", (None,))],
     "every token": [(lessons, "extract_material", every_token)],
