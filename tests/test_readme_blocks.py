@@ -126,6 +126,7 @@ def test_its_prose_fits_a_reader_of_ten_minutes_and_its_tables_a_phone():
     tables = [line for line in text.splitlines() if line.startswith("|")]
     prose = [line for line in text.splitlines() if not line.startswith("|")]
     assert 600 < len(" ".join(prose).split()) <= 800
+    assert len([word for word in README.split() if re.search(r"\w", word)]) <= 1300
     assert tables and max(line.count("|") for line in tables) <= 4, "three columns"
     assert not [line for line in LINES if len(line) > 400]
 

@@ -13,6 +13,8 @@ from t3lib.core.files import read_json
 # Sets of rows that a head must leave alone -> their title.
 LEFT_ALONE = {"retain": "kept", "held_out_retain": "kept, held out", "other": "in neither file"}
 PRETRAINED = "smollm2-"  # how cases of results/studies/own with SmolLM2 begin
+# Fits with a part left out or added.
+PARTS = ("without either", "every token")
 # Everyday prompts that each model is asked: `t3lib.own.questions.SMALL_TALK`, whose module needs
 # torch, while tables are made without it.
 UNRELATED = 12
@@ -152,39 +154,39 @@ def models(folder: Path, pretrained: bool = False, whole: str = "") -> str:
     return table(pd.DataFrame(lines), texts=3 if whole else 2)
 
 
-def changed(folder: Path, choice: str) -> str:
-    """Write what comes out for the small models if a part of the fit is another: a line for each
-    kind of rows, and a sign test over the models.
+def parts(folder: Path) -> str:
+    """Write what comes out for the small models if a part of the fit is left out or added, as fit →
+    other fit: a line for each other fit, with a sign test over its models.
 
-    folder: as of `summary`. choice: the other fit, such as "without either".
+    folder: as of `summary`, with tricks/own.csv.
     """
-    found = _own(folder / "tricks", False)
-    counts = ["leaking", "judge", "held_out_retain_unchanged", "other_unchanged"]
-    whole, other = (
-        found[found["choice"] == name].set_index(["model", "seed"])[counts]
-        for name in ("new fit", choice)
-    )
-    whole, lines = whole.loc[other.index], []
-    for kind, title in KINDS.items():
-        if kind not in other.index:
-            continue
-        pair = (whole.loc[kind].sum(), other.loc[kind].sum())
-        told, judged, *kept = ([each[name] for each in pair] for name in counts)
+    found, lines = _own(folder / "tricks", False), []
+    found = found.set_index(["choice", "model", "seed"])[COUNTED_OWN]
+    for choice in PARTS:
+        other, whole = found.loc[choice], found.loc["new fit"].loc[found.loc[choice].index]
+        gap = other["leaking"] - whole["leaking"]
+        more, fewer = int((gap > 0).sum()), int((gap < 0).sum())
+        p = binomtest(more, more + fewer).pvalue if more + fewer else 1.0
+        both = [each.groupby("model").sum() for each in (whole, other)]
+        sums = [each.sum() for each in both]
         lines.append(
             {
-                "models": f"{len(whole.loc[kind])} of {title}",
-                "rows that leak": "{:.0f} → {:.0f}".format(*told),
-                "facts that the judge gets": "{:.0f} → {:.0f}".format(*judged),
-                "answers kept, not fitted": "{:.0f} → {:.0f}".format(*map(sum, zip(*kept))),
+                "the fit": choice,
+                **{
+                    title: " → ".join(f"{each['leaking'][kind]:.0f}" for each in both)
+                    if kind in other.index
+                    else "–"
+                    for kind, title in KINDS.items()
+                },
+                "more / fewer leak": f"{more} / {fewer} of {len(gap)} (p = {p:.2f})",
+                "facts, by the judge": " → ".join(f"{each['judge']:.0f}" for each in sums),
+                "kept, not fitted": " → ".join(
+                    f"{each['held_out_retain_unchanged'] + each['other_unchanged']:.0f}"
+                    for each in sums
+                ),
             }
         )
-    gap = other["leaking"] - whole["leaking"]
-    more, fewer = int((gap > 0).sum()), int((gap < 0).sum())
-    p = binomtest(more, more + fewer).pvalue
-    return (
-        f"{table(pd.DataFrame(lines))}\n\nMore rows leak of {more} models, fewer of {fewer} (sign"
-        f" test, p = {p:.2f})."
-    )
+    return table(pd.DataFrame(lines))
 
 
 def beside_rmu(folder: Path) -> str:

@@ -75,8 +75,7 @@ def blocks(results: Path) -> dict[str, dict[str, str]]:
         "own": own.summary(results / "studies" / "own"),
         "own-models": own.models(results / "studies" / "own"),
         "own-judged": own.judged(results / "studies" / "own"),
-        "own-tricks": own.changed(results / "studies" / "own", "without either"),
-        "own-every": own.changed(results / "studies" / "own", "every token"),
+        "own-parts": own.parts(results / "studies" / "own"),
         "own-rmu": own.beside_rmu(results / "studies" / "own"),
         "own-tricks-smollm2": own.models(results / "studies" / "own" / "tricks", True, "all"),
         "own-smollm2": own.models(results / "studies" / "own", pretrained=True),
@@ -150,9 +149,9 @@ def verdicts(results: Path) -> str:
     )
     return (
         f"- **[Claims](results/profiles/cpu/tables/claims.md)** of the paper: of {theory.total()}"
-        f" about theory {theory[HOLDS]} hold, {theory[RESTRICTED]} under a condition;"
-        f" of {models.total() - models[NOT_RUN]} run about language models, at `cpu`,"
-        f" {models[HOLDS] or 'none'} holds, {models[RESTRICTED]} under a condition,"
+        f" about theory {theory[HOLDS]} hold, {theory[RESTRICTED]} under a condition,"
+        f" {theory[FAILS]} do not; of {models.total() - models[NOT_RUN]} about language models at"
+        f" `cpu` {models[HOLDS] or 'none'} holds, {models[RESTRICTED]} under a condition,"
         f" {models[FAILS]} do not, {models[NO_ORDER]} chance may explain."
     )
 

@@ -142,15 +142,15 @@ def test_the_numbers_that_people_typed_into_readme_are_those_of_the_tables():
     for head in ("stronger", "strongest"):
         assert (one(learned, head, 1, "said"), one(learned, head, 1, "as_before")) == (0, 40)
     stay = [one(known, *at, "as_before") for at in (("weak", 2), ("weak", 1), ("strongest", 1))]
-    assert "answers {} stay (at T = 1: {}; with 0.04: {})".format(*stay) in text
+    assert "answers {} stay (at T = 1: {}; with f at 0.04: {})".format(*stay) in text
 
     cells = cells_of("against", DETAIL)
     told = (cells[row, "told in other ways"].split()[0] for row in ("RMU", "T3"))
-    assert "too ({}; T3 {})".format(*told) in text
+    assert ") ({}; T3 {}).".format(*told) in text
     claims = pd.read_csv(ROOT / "results/profiles/cpu/tables/claims.csv").set_index("id")
     found = claims.loc["t5-untempered@here", "numbers"]
     small, large = re.findall(r"T3 \(T = 1\) (\d) of 7", found)
-    assert f"in {large} of 7 worlds (5% split: {small})" in text
+    assert f"in {large} of 7 worlds (5%: {small})" in text
 
     lines = pd.read_csv(ROOT / "results/studies/own/own.csv", dtype=str)
     lines = lines[~lines["model"].str.startswith("smollm2")]
@@ -358,7 +358,7 @@ def test_the_share_of_answers_that_t3_unlearn_changes_is_that_of_the_small_model
     assert told in " ".join(TEXTS[ROOT / "results" / "pages" / "neighbours.md"].split())
 
 
-@pytest.mark.parametrize("choice", ["without either", "every token"])
+@pytest.mark.parametrize("choice", own.PARTS)
 def test_the_sign_test_of_another_fit_is_that_of_the_models(choice):
     """By hand, from the lines of own.csv: a sum of binomial chances."""
     told: dict[tuple[str, ...], dict[str, int]] = {}
@@ -372,11 +372,12 @@ def test_the_sign_test_of_another_fit_is_that_of_the_models(choice):
     more, fewer = sum(gap > 0 for gap in gaps), sum(gap < 0 for gap in gaps)
     n, most = more + fewer, max(more, fewer)
     p = min(1, 2 * sum(comb(n, k) for k in range(most, n + 1)) / 2**n)
-    page = TEXTS[ROOT / "results" / "pages" / "own_fits.md"]
-    assert f"More rows leak of {more} models, fewer of {fewer} (sign test, p = {p:.2f})." in page
+    cells = cells_of("own-parts", ROOT / "results" / "pages" / "own_fits.md")
+    signs = f"{more} / {fewer} of {len(pairs)} (p = {p:.2f})"
+    assert cells[choice, "more / fewer leak"] == signs
     numbers = [each for (kind, _), each in pairs.items() if kind == "customers"]
     leaks = [sum(each[name] for each in numbers) for name in ("new fit", choice)]
-    assert f"phone and order numbers | {leaks[0]} → {leaks[1]} |" in page
+    assert cells[choice, "phone and order numbers"] == f"{leaks[0]} → {leaks[1]}"
 
 
 def test_cold_samples_of_least_are_those_of_the_table():
@@ -422,7 +423,7 @@ def test_rows_that_are_told_whole_are_counted_alike_at_every_temperature():
     assert "of 553 rows T3 tells {} whole greedily, {} in 16 cold samples".format(*told[0]) in text
     assert "(a retrained model {} and {}),".format(*told[1]) in text
     known = [cells[seen, name] for name in ("T3", "retrained")]
-    assert "and recognises {} of their answers among six ({}).".format(*known) in text
+    assert "recognises {} of their answers among six ({}; chance 17%)".format(*known) in text
     samples = texts.groupby("tau")["samples"].agg(["min", "max"])
     for tau, row in ((1.0, warm), (0.1, cold)):
         assert f"in {samples.loc[tau, 'min']} samples" in row
