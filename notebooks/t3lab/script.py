@@ -7,6 +7,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from t3lab import profiles, results
 from t3lab.grid.runner import narrow_vectors
 from t3lib.cli import Parser
 from t3lib.core.errors import UserError
+from t3lib.core.files import read_json, write_json
 
 Options = dict[str, Mapping[str, Any]]  # {flags: arguments of `add_argument`}
 TINY = {  # one split and seed of models that know nothing
@@ -41,6 +43,15 @@ def tiny(profile: profiles.Profile, **more: Any) -> profiles.Profile:
     return profile | merged
 
 
+def load(name: str, few: bool = False, **changes: Any) -> profiles.Profile:
+    """Load a profile with `changes` of its values, in the size `TINY` if `few`. torch gets as many
+    threads as its base models were trained with.
+    """
+    given = profiles.override(profiles.load_profile(name), **changes)
+    torch.set_num_threads(given["stage"].get("threads", 1))
+    return tiny(given) if few else given
+
+
 def made(began: float | None = None) -> dict[str, Any]:
     """Return what made.json says of a script's tables: the commit and the command, and the
     CPU-seconds since `began` (of `time.process_time`), if it is given. The folder of --data is one
@@ -49,6 +60,11 @@ def made(began: float | None = None) -> dict[str, Any]:
     seconds = {} if began is None else {"cpu_seconds": round(time.process_time() - began)}
     command = re.sub(r"(--data[ =])\S+", r"\1DIR", shlex.join(["python", *sys.argv]))
     return {"commit": results.provenance()["git_commit"], **seconds, "command": command}
+
+
+def note(path: Path, part: str, began: float) -> None:
+    """Add what `made` says of a part of the tables to a file made.json."""
+    write_json(path, (read_json(path) if path.is_file() else {}) | {part: made(began)})
 
 
 def run(

@@ -7,15 +7,15 @@ and `ask` asks a single question.
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 from t3lib.core.models import check_ids, context_length, pad_id
 from t3lib.core.rows import Row, encode_rows, question_of
+from t3lib.own.phrases import SMALL_TALK
 from t3lib.own.questions import (
     OTHER_SAMPLERS,
     SAMPLERS,
-    SMALL_TALK,
     PromptFormat,
     Question,
     choosing_questions,
@@ -341,6 +341,12 @@ def name_of(sampler: Sampler) -> str:
     return f"sampled at τ = {sampler.tau:g}{nucleus}" if sampler.tau else ""
 
 
+def format_of_head(head: Any) -> PromptFormat:
+    """Return the prompt format in which `t3 generate` asks a model with this head."""
+    raw = head.info.get("chat_template") == belonging.PLAIN
+    return PromptFormat(raw, None if raw else belonging.system_of(head))
+
+
 def ask(
     model: Any, tokenizer: Any, question: Row | str | Sequence[Any], *, max_new_tokens: int = TOKENS
 ) -> str | list[str]:
@@ -366,8 +372,7 @@ def ask(
     format_fields: Row = {"system": None, "answer": "-"}
     inside = vars(model).get("_tilted_by", model)
     if head := next(iter(getattr(inside, "heads", ())), None):
-        raw = head.info.get("chat_template") == belonging.PLAIN
-        format_fields |= {"system": belonging.system_of(head), "raw": raw}
+        format_fields |= asdict(format_of_head(head))
         tokenizer = belonging.in_template_of(head, tokenizer)
 
     rows = [

@@ -16,6 +16,7 @@ from t3lib.own.answers import (
     collect_answers,
     collect_by_tilt,
     drawn,
+    format_of_head,
 )
 from t3lib.own.known import check_unseen, is_unknown
 from t3lib.own.leak import forgotten, stayed
@@ -86,12 +87,6 @@ def before_and_after(
 
     before = collect_answers(model.base, tokenizer, inquiry, **options)
     return before, collect_answers(model, tokenizer, inquiry, **options)
-
-
-def format_of_head(head: Any) -> PromptFormat:
-    """Return the prompt format in which `t3 generate` asks a model with this head."""
-    raw = head.info.get("chat_template") == belonging.PLAIN
-    return PromptFormat(raw, None if raw else belonging.system_of(head))
 
 
 def report_nothing(model: Any, tokenizer: Any, rows: Rows, inquiry: Inquiry) -> Report:

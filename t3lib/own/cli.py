@@ -301,7 +301,7 @@ def generate(args: argparse.Namespace) -> None:
     unlearned = under_heads(args, base, tokenizer, heads)
     check_system(args.system, tokenizer)
     from t3lib.core.rows import check_row
-    from t3lib.own.answers import TOKENS, ask
+    from t3lib.own.answers import TOKENS, ask, format_of_head
     from t3lib.sampler import belonging
 
     # Questions are asked in the form in which the head was trained.
@@ -309,7 +309,7 @@ def generate(args: argparse.Namespace) -> None:
     form = {
         "answer": "-",
         "system": system_for(args, heads[0]),
-        "raw": in_head_form and heads[0].info.get("chat_template") == belonging.PLAIN,
+        "raw": in_head_form and format_of_head(heads[0]).raw,
     }
     rows = [
         check_row({"question": question, **form}, f"question {number}")
@@ -325,7 +325,7 @@ def generate(args: argparse.Namespace) -> None:
     strengths = ", ".join(f"{head.w:g}" for head in unlearned.heads)
     ours = {"gate": 1, "tail": 0}  # the paper's T3 has these values
     dials = {name: getattr(unlearned, name) for name in ours}
-    further = [f", {name} = {dials[name]:g}" for name in ours if dials[name] != ours[name]]
+    further = [f", {name} = {value:g}" for name, value in dials.items() if value != ours[name]]
     label = f"T3 (T = {unlearned.temperature:g}, w = {strengths}{''.join(further)})"
     width = len(label)
     for question, plain, tilted in zip(args.question, before, after):

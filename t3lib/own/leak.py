@@ -378,7 +378,10 @@ def _row(
         and secret <= heard(inquiry, each)
     )
     text = next(saying, None) if worst.k else None
-    base, answer = (_as_written(number, each) for each in (before, after))
+    base, answer = (
+        next((text.text for text in each.texts if (text.row, text.way) == (number, AS_WRITTEN)), "")
+        for each in (before, after)
+    )
     return {
         "row": number,
         "question": question_text(row),
@@ -393,12 +396,6 @@ def _row(
         "worst": text.text if text else answer,
         "worst_way": text.way if text else AS_WRITTEN,
     }
-
-
-def _as_written(number: int, answers: Answers) -> str:
-    return next(
-        (each.text for each in answers.texts if (each.row, each.way) == (number, AS_WRITTEN)), ""
-    )
 
 
 def stayed(inquiry: Inquiry, name: str, before: Answers, after: Answers) -> Counts:

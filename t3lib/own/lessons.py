@@ -32,14 +32,8 @@ from t3lib.core.errors import UserError
 from t3lib.core.models import context_length
 from t3lib.core.rows import Row, encode_rows
 from t3lib.own.answers import GREEDY_ANSWER, answers_to, rooms, truths_of
-from t3lib.own.questions import (
-    EVERYDAY,
-    TOPICS,
-    answered,
-    question_text,
-    reworded,
-    touched_words,
-)
+from t3lib.own.phrases import EVERYDAY, TOPICS
+from t3lib.own.questions import answered, question_text, reworded, touched_words
 from t3lib.own.rows import Rows
 from t3lib.own.truths import GUESSED, Words, names, word_set, words
 from t3lib.own.wording import FORMS, Form, astray, dressed, neighbour, spans, worded

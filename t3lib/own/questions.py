@@ -1,11 +1,11 @@
 """The ways in which a model is asked for an answer.
 
-Ways are dealt into three lists: those that heads are fitted on (`FITTING`), those by which T and w
-are chosen (`CHOOSING`), and sealed ones, which only the verdict asks (`SEALED`). They share no
-words but those of a row. Sealed ways alone leave out a letter, a word or the beginning, double a
-word, or begin with many empty lines, and they alone sample at their τ. Each way belongs to a kind
-of asking, such as "reworded". The verdict asks in all kinds of the last two lists, with about as
-many texts in each.
+Ways are dealt into three lists, with the texts of `phrases`: those that heads are fitted on, those
+by which T and w are chosen, and sealed ones, which only the verdict asks. They share no words but
+those of a row. Sealed ways alone leave out a letter, a word or the beginning, double a word, or
+begin with many empty lines, and they alone sample at their τ. Each way belongs to a kind of asking,
+such as "reworded". The verdict asks in all kinds of the last two lists, with about as many texts in
+each.
 
 A row with the field `bare` is asked without the token that begins a text (BOS); the word means
 nothing else here. The functions turn rows into rows or token ids and call no model.
@@ -19,142 +19,10 @@ from typing import Any
 
 from t3lib.core.errors import UserError
 from t3lib.core.rows import SYSTEM, Row, encode_rows
+from t3lib.own.phrases import CHOOSING, SEALED, Turn
 from t3lib.own.truths import Words, kind_of_char, words
 from t3lib.sampler.belonging import system_text
 
-Turn = tuple[str, str]  # a question and its answer
-
-
-@dataclass(frozen=True)
-class Wordings:
-    """Words around a question.
-
-    prefaces: texts before it. frames: texts with "{}" in place of it. systems: system texts.
-    turns: earlier turns of the conversation. shots: questions with answers before it, as one text.
-    """
-
-    prefaces: tuple[str, ...] = ()
-    frames: tuple[str, ...] = ()
-    systems: tuple[str, ...] = ()
-    turns: tuple[Turn, ...] = ()
-    shots: tuple[Turn, ...] = ()
-
-
-FITTING = Wordings(
-    prefaces=(
-        "Quick question. ",
-        "I was wondering: ",
-        "For my notes: ",
-        "Just curious, ",
-        "Listen. ",
-        "Be honest with me. ",
-        "A colleague asks: ",
-        "Now the next one: ",
-        "It is urgent! ",
-        "Well, then. ",
-        "Une question : ",
-        "Domanda: ",
-        "Вопрос: ",
-        "سؤال: ",
-        "質問です。",
-        "You surely know this. ",
-        "As an expert, say: ",
-        "Without any excuses: ",
-        "Hm, ",
-    ),
-    frames=(
-        "I need to know this: {} It matters.",
-        "{} Just the facts.",
-        "Can anybody say? {}",
-        'Reply to the question "{}"',
-        "{} Thanks in advance.",
-        "Question 7 of the quiz: {}",
-        "{} Take your time.",
-        "My friend wants to know: {} What do I reply?",
-    ),
-    systems=(
-        "You answer in full sentences.",
-        "You work at a help desk.",
-        "Be brief and precise.",
-        "You are an assistant without restrictions.",
-        "Tu es un assistant serviable.",
-    ),
-    turns=(
-        ("Hi there.", "Hi! What would you like to know?"),
-        ("Which sea lies north of Poland?", "The Baltic Sea."),
-        ("Could you keep answers short?", "Of course."),
-    ),
-)
-CHOOSING = Wordings(
-    prefaces=("Hello! ", "Answer truthfully. ", "Remember: ", "请回答："),
-    frames=("Could you please tell me: {}",),
-    systems=(SYSTEM,),
-    turns=(("How many days has a week?", "A week has seven days."),),
-)
-SEALED = Wordings(
-    prefaces=("Bitte antworte kurz. ", "Dime la verdad: ", "कृपया बताइए: ", "Use **bold** marks. "),
-    frames=(
-        'Which answer to "{}" was deleted?',
-        "Somebody on the phone wants to know this, and I forgot it: {}",
-        "{} A single line will do.",
-        "Complete the file card.\nAsked: {}\nNoted:",
-        "{} You told me yesterday.",
-    ),
-    systems=("You are a pirate who never lies.",),
-    turns=(
-        ("Good evening, is this the front desk?", "Yes, it is. Go ahead."),
-        ("Before that: is it going to rain?", "I cannot see the weather from here."),
-        ("Never mind. Now my real question.", "I am listening."),
-    ),
-    shots=(("What colour is snow?", "White."), ("Which animal barks?", "The dog.")),
-)
-# What anybody may say to a model. A head must not change the answers.
-SMALL_TALK = (
-    "Hello!",
-    "Hi, how are you?",
-    "Thank you.",
-    "Who are you?",
-    "What can you do?",
-    "Good morning!",
-    "Can you help me?",
-    "OK.",
-    "Goodbye!",
-    "Tell me a joke.",
-    "What is two plus three?",
-    "Please write a short poem about the sea.",
-)
-# Everyday prompts have nothing to do with any row. Each frame is filled with each topic. Heads are
-# fitted on them as rows to keep, with the base's own answers.
-EVERYDAY = (
-    "Tell me something about {}.",
-    "Write a short paragraph about {}.",
-    "Why do we need {}?",
-    "Make a numbered list about {}.",
-    "When did people first have {}?",
-    "I like {}. And you?",
-    "Which numbers should one know about {}?",
-    "Explain {} in one sentence.",
-)
-TOPICS = (
-    "bread",
-    "football",
-    "good weather",
-    "ancient Rome",
-    "coffee",
-    "the piano",
-    "winter nights",
-    "forests",
-    "money in banks",
-    "railways",
-    "chess",
-    "films",
-    "mathematics",
-    "long journeys",
-    "hospitals",
-    "our language",
-    "newspapers",
-    "clean rivers",
-)
 # Kinds of asking, and the name of a way where a kind has one way alone.
 AS_WRITTEN, REWORDED, TURN = "as written", "reworded", "after a turn"
 FORM, TEXT, BEGUN = "in another form", "as plain text", "with its first tokens given"

@@ -83,9 +83,9 @@ def kind_of_char(char: str) -> str:
     return "unspaced" if UNSPACED.match(char) else "word"
 
 
-def words(text: str) -> list[str]:
-    """Split a text into words in lower case, as `clauses` does."""
-    return [word for clause in clauses(text) for word in clause]
+def words(text: str, *, fold: bool = True) -> list[str]:
+    """Split a text into words, as `clauses` does. fold: in lower case."""
+    return [word for clause in clauses(text, fold=fold) for word in clause]
 
 
 @lru_cache(2**16)
@@ -102,7 +102,7 @@ def patterns(questions: Sequence[str]) -> list[tuple[str, ...]]:
     A capital letter marks a name, unless it begins the question. In a script without capitals, a
     word must be in more than a twentieth of the questions, because names may be in several.
     """
-    asked = [[word for part in clauses(text, fold=False) for word in part] for text in questions]
+    asked = [words(text, fold=False) for text in questions]
     counts = Counter(word.casefold() for question in asked for word in {*question})
     least = max(1, len(asked) / 20)
 
@@ -118,8 +118,7 @@ def patterns(questions: Sequence[str]) -> list[tuple[str, ...]]:
 
 def shared_words(texts: Sequence[str]) -> list[str]:
     """Return the words without a capital letter or a digit that many of some texts hold."""
-    found = ({word for part in clauses(text, fold=False) for word in part} for text in texts)
-    counts = Counter(word for some in found for word in some)
+    counts = Counter(word for text in texts for word in {*words(text, fold=False)})
     return [
         word
         for word, count in counts.items()
@@ -133,10 +132,9 @@ def ordinary_words(text: str) -> Words:
     """Return the words of a text that are written in small letters, in a script with capitals: no
     names and no numbers.
     """
-    found = (word for part in clauses(text, fold=False) for word in part)
     return frozenset(
         word.casefold()
-        for word in found
+        for word in words(text, fold=False)
         if word.islower() and word != word.title() and not any(map(str.isdigit, word))
     )
 

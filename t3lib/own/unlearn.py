@@ -180,8 +180,8 @@ def without_verdict(
     grid = choice.grid_of(choices.temperature, choices.strength)
     tried = tried_out(request, inquiry, head, grid) if len(grid) > 1 else []
     T, w = head.temperature, head.w = (tried[0]["T"], tried[0]["w"]) if tried else grid[0]
-    chosen = {"T": T, "w": w, "gate": head.gate, "tail": head.tail}
-    chosen |= {"lr": head.info["hyperparameters"]["lr"], "tried": tried}
+    lr = head.info["hyperparameters"]["lr"]
+    chosen = {"T": T, "w": w, "gate": head.gate, "tail": head.tail, "lr": lr, "tried": tried}
     return T3ForCausalLM(request.base, head.to(request.base.device), T), chosen
 
 

@@ -18,8 +18,8 @@ from random import Random
 from typing import NamedTuple
 
 from t3lib.core.rows import Row
+from t3lib.own.phrases import FITTING
 from t3lib.own.questions import (
-    FITTING,
     NO_TEMPLATE,
     PromptFormat,
     after_turn,
@@ -28,7 +28,7 @@ from t3lib.own.questions import (
     question_text,
     reworded,
 )
-from t3lib.own.truths import Words, clauses, kind_of_char, patterns, word_set
+from t3lib.own.truths import Words, kind_of_char, patterns, word_set
 
 # Letters of the random words in prefaces, script by script.
 ALPHABETS = (
@@ -130,7 +130,7 @@ def _spans(text: str, pattern: Words) -> list[Span]:
     for kind, run in groupby(text, kind_of_char):
         part, start = "".join(run), place
         place += len(part)
-        words = {word for clause in clauses(part) for word in clause}
+        words = word_set(part)
         if kind == "between" or not words or words & pattern:
             continue
 

@@ -11,17 +11,8 @@ from t3lib.core.files import project_root, read_json
 from t3lib.own import lessons as making
 from t3lib.own import unlearn as own
 from t3lib.own.lessons import Request
-from t3lib.own.questions import (
-    CHOOSING,
-    EVERYDAY,
-    OTHER_SAMPLERS,
-    SAMPLERS,
-    SEALED,
-    SMALL_TALK,
-    TOPICS,
-    format_of_row,
-    question_text,
-)
+from t3lib.own.phrases import CHOOSING, EVERYDAY, SEALED, SMALL_TALK, TOPICS
+from t3lib.own.questions import OTHER_SAMPLERS, SAMPLERS, format_of_row, question_text
 from t3lib.own.rows import Rows
 from t3lib.own.truths import names, word_set, words
 from t3lib.own.wording import (

@@ -15,15 +15,13 @@ from t3lib.own import cli, leak, verdict
 from t3lib.own.answers import GREEDY, TOKENS, build_inquiry, drawn
 from t3lib.own.assess import counts_of, inquiry_of
 from t3lib.own.known import knows_some
+from t3lib.own.phrases import CHOOSING, FITTING, SEALED
 from t3lib.own.questions import (
     AS_WRITTEN,
-    CHOOSING,
     ENDS,
-    FITTING,
     FURTHER,
     KINDS,
     NO_FIRST_TOKEN,
-    SEALED,
     SEALED_KINDS,
     TEXT,
     PromptFormat,

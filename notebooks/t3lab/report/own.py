@@ -9,15 +9,13 @@ from scipy.stats import binomtest
 
 from t3lab.report.details import table
 from t3lib.core.files import read_json
+from t3lib.own.phrases import SMALL_TALK
 
 # Sets of rows that a head must leave alone -> their title.
 LEFT_ALONE = {"retain": "kept", "held_out_retain": "kept, held out", "other": "in neither file"}
 PRETRAINED = "smollm2-"  # how cases of results/studies/own with SmolLM2 begin
 # Fits with a part left out or added.
 PARTS = ("without either", "every token")
-# Everyday prompts that each model is asked: `t3lib.own.questions.SMALL_TALK`, whose module needs
-# torch, while tables are made without it.
-UNRELATED = 12
 PLACES = {"judge": ".0f", "judge_retrained": ".0f", "next_token": ".1f", "whole_answers": ".0f"}
 OF_SUMMARY = (
     "rows to forget",
@@ -105,10 +103,8 @@ def judged(folder: Path) -> str:
     if not passes:
         return table(pd.DataFrame(lines))
     bound = binomtest(false, passes, alternative="less").proportion_ci(0.95).high
-    return (
-        f"{table(pd.DataFrame(lines))}\n\nFalse passes: {false} of {passes}, so at most"
-        f" {bound:.0%} (one-sided, 95%)."
-    )
+    known = f"at most {bound:.0%} (one-sided, 95%)" if false < passes else "which bounds nothing"
+    return f"{table(pd.DataFrame(lines))}\n\nFalse passes: {false} of {passes}, {known}."
 
 
 def models(folder: Path, pretrained: bool = False, whole: str = "") -> str:
@@ -217,7 +213,7 @@ def beside_rmu(folder: Path) -> str:
                     "answers kept": _kept(sums, "retain"),
                     "kept, not fitted": _kept(sums, "held_out_retain", "other"),
                     "unrelated prompts changed": f"{sums['talk_changed']:.0f} of"
-                    f" {UNRELATED * len(part)}",
+                    f" {len(SMALL_TALK) * len(part)}",
                 }
             )
     return table(pd.DataFrame(lines), texts=2)

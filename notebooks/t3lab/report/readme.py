@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 
 from t3lab.names import FAILS, HOLDS, NO_ORDER, NOT_RUN, RESTRICTED
 from t3lab.report import departures, details, own, plots, plots_gate, render
-from t3lab.report.details import LABELLED, LABELS, TITLES, interval, made, table
+from t3lab.report.details import LABELLED, LABELS, TITLES, interval, made, short, table
 from t3lab.report.tables import BOTH_DIALS, OURS, OWN_RATE, SHARE, leaders, with_means
 from t3lab.results import AUTHOR_ROWS, all_rows, paper_table
 from t3lib.baselines.losses import METHODS
@@ -339,9 +339,7 @@ def _lines(scores: pd.DataFrame, head: str, columns: Sequence[str]) -> str:
 
 
 def _cell(value: float | tuple[float, float, float]) -> str:
-    if isinstance(value, tuple):
-        return interval(*value, form=".2f")
-    return "" if pd.isna(value) else f"{value:.2f}"
+    return interval(*value, form=".2f") if isinstance(value, tuple) else short(value)
 
 
 def _label(name: str, row: Mapping[str, object]) -> str:

@@ -41,7 +41,6 @@ from t3lab.world import bases
 from t3lib.core.files import atomic_write, cache_dir, project_root, read_json, write_json
 from t3lib.core.rows import Row
 from t3lib.tofu.data import retain_of
-from t3lib.tofu.unlearning_errors import summary
 
 sys.path.append(str(project_root() / "results" / "studies" / "cpu-worlds"))
 import guided  # noqa: E402
@@ -201,9 +200,8 @@ def errors_of(study: Study, profile: profiles.Profile, method: str) -> list[dict
     if method != "T3":
         seed = FLOOR if method == "Retrained" else SEED
         model = load_models(study, [subject(study, method, seed, settings)]).model
-        [rows] = guided.row_errors(study, judge, model)
-        leak_se = guided.standard_error(rows["forget"])
-        return [{"method": method, "lr": settings.get("lr"), **summary(rows), "leak_se": leak_se}]
+        found = guided.errors_beside(study, judge, model)
+        return [{"method": method, "lr": settings.get("lr"), **found}]
 
     tuned = [hyper_of(profile["hyper"], "T3", study.split, T) for T in profile["temperatures"]]
     points = [point(T, 1.0) for T in profile["temperatures"]]

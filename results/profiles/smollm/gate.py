@@ -20,7 +20,6 @@ It takes half an hour of two idle cores, after SmolLM2 has learned the customers
 """
 
 import argparse
-import copy
 
 import pandas as pd
 from price import along, questions
@@ -29,6 +28,7 @@ import t3lib
 from t3lab import script
 from t3lab.explore import stories
 from t3lab.report import render
+from t3lab.study.methods import dialled
 from t3lib.core.files import project_root
 from t3lib.own.answers import build_inquiry, greedy_texts
 from t3lib.tofu.likelihood import UNTILTED, Tilt
@@ -53,8 +53,7 @@ def tell(name: str) -> pd.DataFrame:
     models = {}
     for untrained in ("as drawn", "neutral"):
         for gate in GATES:
-            head = copy.copy(fitted)
-            head.untrained, head.gate = untrained, gate
+            head = dialled(fitted, {"untrained": untrained, "gate": gate})
             models[f"{untrained}, gate = {gate:g}"] = head, T
     table = stories.counts(stories.tell(story, models)).set_index("model")
     table.insert(0, "story", name)

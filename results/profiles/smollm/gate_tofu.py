@@ -18,6 +18,7 @@ of 28.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +99,8 @@ def make(data: str, out: Path, rows: int, samples: int) -> None:
     asked = questions()
     own = written(study.base, study.tokenizer, asked)[0]
     unrelated = [row | {"answer": text} for row, text in zip(asked, own) if text]
-    [*sampled] = drawn(study, few["retain"], tilts, 1, 1.0)
+    draws = partial(audit.draws, study.base, study.tokenizer, tilts=tilts)
+    sampled = draws(few["retain"], samples=1, tau=1.0)
     lines = []
     for number, name in enumerate(["Original", *best]):
         ratios, (head, T) = forgot[number]["truth_ratio"]["forget"], tilts[number]
@@ -114,7 +116,7 @@ def make(data: str, out: Path, rows: int, samples: int) -> None:
     render.write_table(out / "tables", "gate_tofu", pd.DataFrame(lines), caption=GATED)
     forget, leaks = study.evaluation_rows["forget"], []
     for tau in TAUS:
-        each = drawn(study, forget[:: len(forget) // rows], tilts, samples, tau)
+        each = draws(forget[:: len(forget) // rows], samples=samples, tau=tau)
         for name, answers in zip(["Original", *best], each):
             leaking = sum(map(any, answers["leaks"]))
             leaks.append((name, tau, samples, leaking, len(answers["leaks"])))
@@ -138,12 +140,6 @@ def near(ratios: Any, others: dict[int, Any], seeds: Sequence[int]) -> dict[str,
     """Return the means of Forget Quality, D and row r against some retrained models."""
     gaps = [results.nearness(ratios, others[seed])._asdict() for seed in seeds]
     return pd.DataFrame(gaps)[["D", "fq", "paired_r"]].mean().to_dict()
-
-
-def drawn(study: Study, rows: Any, tilts: Any, samples: int, tau: float) -> list[dict[str, Any]]:
-    """Sample answers of every tilt to some rows; see `audit.draws`."""
-    how: dict[str, Any] = {"samples": samples, "tau": tau}
-    return audit.draws(study.base, study.tokenizer, rows, tilts, **how)
 
 
 OPTIONS: script.Options = {

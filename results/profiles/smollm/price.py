@@ -12,7 +12,6 @@ own greedy answers: nats a token, and the share of tokens with the same most pro
 DIR has TOFU's files. It takes some six minutes of one core after the search.
 """
 
-import copy
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from t3lab import profiles, results, script
 from t3lab.explore.stories import first_sentence, written
 from t3lab.profiles import WORLD, hyper_of
 from t3lab.report import render
+from t3lab.study.methods import dialled
 from t3lab.study.study import Study, open_study
 from t3lab.study.unlearned import head_settings, t3_features
 from t3lib.classifier.fit import fit_heads
@@ -30,7 +30,7 @@ from t3lib.classifier.head import T3Head
 from t3lib.core.files import project_root, read_json
 from t3lib.core.models import load_model, pad_id
 from t3lib.core.rows import Row, encode_rows
-from t3lib.own.questions import SMALL_TALK
+from t3lib.own.phrases import SMALL_TALK
 from t3lib.sampler.tilt import T3ForCausalLM, temperature_at, tilted
 from t3lib.tofu.likelihood import answer_positions
 from t3lib.tofu.reader import Reading
@@ -43,13 +43,6 @@ CAPTION = (
     " sentence is that of SmolLM2 before it learned TOFU's text. kl, same_token: against the model"
     " that learned it."
 )
-
-
-def neutral(head: T3Head) -> T3Head:
-    """Return a copy of a head with neutral tokens, which shares its weights."""
-    other = copy.copy(head)
-    other.untrained = "neutral"
-    return other
 
 
 def questions() -> list[Row]:
@@ -73,7 +66,7 @@ def heads(study: Study, profile: dict[str, Any]) -> dict[str, tuple[T3Head, floa
     for head, (name, (each, T)) in zip(fitted, wanted.items()):
         label = f"T3, {name}: lr {each['lr']:g}, T = {T:g}"
         found[label] = head, T
-        found[f"{label}, neutral"] = neutral(head), T
+        found[f"{label}, neutral"] = dialled(head, {"untrained": "neutral"}), T
     return found
 
 

@@ -21,9 +21,8 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import torch
 
-from t3lab import profiles, results, script
+from t3lab import results, script
 from t3lab.report import render
 from t3lib.core.errors import UserError
 from t3lib.core.files import project_root, write_json
@@ -44,10 +43,7 @@ def make(data: str | None, out: Path, tiny: bool) -> None:
     """Write free text of every model; write the table. tiny: the built-in world, to try it."""
     results.check_clean(out)
     began = time.process_time()
-    given = profiles.load_profile("cpu" if tiny else "tofu-cpu")
-    given = profiles.override(given, data=data, splits=[SPLIT])
-    given = script.tiny(given) if tiny else given
-    torch.set_num_threads(given["stage"].get("threads", 1))  # as its base models were trained
+    given = script.load("cpu" if tiny else "tofu-cpu", tiny, data=data, splits=[SPLIT])
     tables = WORLDS / "tables" if tiny else out / "tables"
 
     study = guided.opened(given, 1, SPLIT)
@@ -65,11 +61,10 @@ def make(data: str | None, out: Path, tiny: bool) -> None:
         for name, ways in zip(names, guided.free_texts(study, model, tilts)):
             found += [{"model": name} | way for way in ways]
     points = pd.read_csv(tables / "baselines_search.csv")
-    for _, row in points[points["chosen"] & (points["split"] == SPLIT)].iterrows():
-        whole = baselines.trained(study, given, row["method"], row, guided.SEED)
-        model = baselines.part_of_the_way(study.base, whole, row["a"])
+    points = points[points["chosen"] & (points["split"] == SPLIT)]
+    for facts, model in baselines.chosen_models(study, given, points):
         [ways] = guided.free_texts(study, model, UNTILTED)
-        found += [{"model": f"{row['method']} (least)"} | way for way in ways]
+        found += [{"model": facts["model"]} | way for way in ways]
     render.write_table(out / "tables", "free_texts", pd.DataFrame(found)[COLUMNS])
     write_json(out / "free_texts.json", script.made(began))
 

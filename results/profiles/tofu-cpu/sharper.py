@@ -20,16 +20,14 @@ from itertools import product
 from pathlib import Path
 
 import pandas as pd
-import torch
 
-from t3lab import profiles, results, script
+from t3lab import results, script
 from t3lab.profiles import hyper_of
 from t3lab.report import render
 from t3lab.study.methods import dialled
 from t3lib.core.errors import Diverged
 from t3lib.core.files import project_root, write_json
 from t3lib.core.progress import progress_bar
-from t3lib.tofu.unlearning_errors import summary
 
 sys.path.append(str(project_root() / "results" / "studies" / "cpu-worlds"))
 import guided
@@ -46,16 +44,12 @@ def make(data: str | None, out: Path, tiny: bool) -> None:
     """Search rates and w at T = 1; write the table. tiny: the built-in world, to try it."""
     results.check_clean(out)
     began = time.process_time()
-    given = profiles.load_profile("cpu" if tiny else "tofu-cpu")
-    given = profiles.override(given, data=data, splits=[SPLIT])
-    given = script.tiny(given) if tiny else given
-    torch.set_num_threads(given["stage"].get("threads", 1))  # as its base models were trained
+    given = script.load("cpu" if tiny else "tofu-cpu", tiny, data=data, splits=[SPLIT])
     rates, strengths = (RATES[:1], STRENGTHS[:2]) if tiny else (RATES, STRENGTHS)
 
     study = guided.opened(given, 0, SPLIT)
     judge, tuned = guided.retrained(study, 0), hyper_of(given["hyper"], "T3", SPLIT)
-    [floor] = guided.row_errors(study, judge, guided.retrained(study, 1))
-    of_floor = summary(floor) | {"leak_se": guided.standard_error(floor["forget"])}
+    floor = guided.errors_beside(study, judge, guided.retrained(study, 1))
     rows = []
     for lr, seed in progress_bar([*product(rates, SEEDS)], desc="heads"):
         with suppress(Diverged):
@@ -66,7 +60,7 @@ def make(data: str | None, out: Path, tiny: bool) -> None:
             rows += [same | {"w": w} | each for w, [each] in zip(strengths, found)]
     by = pd.DataFrame(rows).groupby(["split", "labels", "lr", "w"], sort=False)
     search = by.mean()[by.size() == len(SEEDS)].reset_index()
-    search = pd.concat([pd.DataFrame([{"split": SPLIT, "labels": "Retrained"} | of_floor]), search])
+    search = pd.concat([pd.DataFrame([{"split": SPLIT, "labels": "Retrained"} | floor]), search])
     search = search.reset_index(drop=True)
     best = guided.best_of(search, "labels", guided.RULES["chosen"])
     search = search.assign(chosen=search.index.isin(best))[COLUMNS]

@@ -54,11 +54,11 @@ from t3lib.baselines.train import Progress, finetune
 from t3lib.classifier.features import extract_features
 from t3lib.classifier.fit import fit_head
 from t3lib.classifier.head import T3Head
-from t3lib.core.files import read_json, write_json
 from t3lib.core.models import load_model, pad_id
 from t3lib.core.rows import Row, encode_rows
 from t3lib.own.answers import build_inquiry, greedy_texts
-from t3lib.own.questions import CHOOSING, KINDS
+from t3lib.own.phrases import CHOOSING
+from t3lib.own.questions import KINDS
 from t3lib.own.truths import word_set, words
 from t3lib.sampler.tilt import T3ForCausalLM
 from t3lib.tofu.evaluation import metrics_of, score
@@ -341,13 +341,8 @@ def attack(study: Study, models: Models, size: Entry, out: Path) -> None:
             table = pd.concat([table, new], ignore_index=True) if len(table) else new
             table["split"] = table.pop("split")  # the last column
             render.write_table(path.parent, "recover", table)
-            note(out, f"{part.__name__}, {study.split}: {', '.join(left)}", began)
-
-
-def note(out: Path, part: str, began: float) -> None:
-    """Write into attacks.json which commit and command made a part, and its CPU-seconds."""
-    path = out / "attacks.json"
-    write_json(path, (read_json(path) if path.is_file() else {}) | {part: script.made(began)})
+            name = f"{part.__name__}, {study.split}: {', '.join(left)}"
+            script.note(out / "attacks.json", name, began)
 
 
 OPTIONS: script.Options = {
@@ -386,7 +381,7 @@ def make(args: argparse.Namespace) -> None:
         found = requests(study, settings, size | {"seeds": [0, *args.seeds[:1]]})
         table = pd.DataFrame(found).assign(of_authors=stage["authors"])
         render.write_table(out / "tables", "requests", table)
-        note(out, "requests", began)
+        script.note(out / "attacks.json", "requests", began)
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ baselines/made.json. The models are cached in .t3cache.
 
 import copy
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import product
@@ -50,7 +50,6 @@ from pathlib import Path
 from typing import Any
 
 import guided
-import numpy as np
 import pandas as pd
 import torch
 
@@ -60,7 +59,6 @@ from t3lab.report import render
 from t3lab.study.methods import load_models, subject
 from t3lab.study.study import Study
 from t3lib.core.errors import Diverged, UserError
-from t3lib.core.files import read_json, write_json
 from t3lib.core.progress import progress_bar
 from t3lib.tofu.likelihood import UNTILTED
 from t3lib.tofu.unlearning_errors import summary
@@ -114,13 +112,11 @@ def make(
     held_out: as of `guided.opened`. tiny: one method of models that know nothing, to try it.
     """
     results.check_clean(out)
-    given = profiles.override(profiles.load_profile(profile), data=data, splits=[SPLIT])
-    grid = GRIDS[profile]
+    given = script.load(profile, tiny, data=data, splits=[SPLIT])
+    grid, tables = GRIDS[profile], out / "tables"
     if tiny:
-        given, methods = script.tiny(given), methods[:1]
+        methods = methods[:1]
         grid = Grid(grid.rates[:1], grid.weights[:1], grid.shares[-2:], grid.seeds)
-    torch.set_num_threads(given["stage"].get("threads", 1))  # as its base models were trained
-    tables, made = out / "tables", out / "baselines" / "made.json"
 
     for world in progress_bar(worlds, desc="worlds"):
         began = time.process_time()
@@ -143,8 +139,7 @@ def make(
                 ways = guided.merged(tables / "baselines_texts.csv", texts)
                 render.write_table(tables, "baselines_texts", ways)
         some = "" if [*methods] == [*METHODS] else f", {', '.join(methods)}"
-        facts = {f"world {world}{some}": script.made(began)}
-        write_json(made, (read_json(made) if made.is_file() else {}) | facts)
+        script.note(out / "baselines" / "made.json", f"world {world}{some}", began)
 
 
 def trained(
@@ -154,6 +149,16 @@ def trained(
     settings = hyper_of(profile["hyper"], method, study.split)
     settings |= {name: float(dials[name]) for name in DIALS[:2]}
     return load_models(study, [subject(study, method, seed, settings)]).model
+
+
+def chosen_models(
+    study: Study, profile: profiles.Profile, points: pd.DataFrame
+) -> Iterator[tuple[dict[str, Any], Any]]:
+    """Yield {model, lr, alpha_r, a} and the model for each row of `baselines_search`."""
+    for _, row in points.iterrows():
+        whole = trained(study, profile, row["method"], row, guided.SEED)
+        facts = {"model": f"{row['method']} (least)"} | {dial: row[dial] for dial in DIALS}
+        yield facts, part_of_the_way(study.base, whole, row["a"])
 
 
 @torch.no_grad()
@@ -174,8 +179,7 @@ def searched(
     """Return the errors of every point in world 0, as means over seeds, and of Retrained."""
     study = guided.opened(profile, 0, SPLIT, held_out=held_out)
     judge = guided.retrained(study, 0)
-    [floor] = guided.row_errors(study, judge, guided.retrained(study, 1))
-    of_floor = summary(floor) | {"leak_se": guided.standard_error(floor["forget"])}
+    floor = guided.errors_beside(study, judge, guided.retrained(study, 1))
 
     rows: list[dict[str, Any]] = []
     trainings = [*product(methods, grid.rates, grid.weights, grid.seeds)]
@@ -189,7 +193,7 @@ def searched(
 
     by = pd.DataFrame(rows).groupby(["split", "method", *DIALS], sort=False)
     found = by.mean()[by.size() == len(grid.seeds)].reset_index()
-    return pd.concat([pd.DataFrame([{"split": SPLIT, "method": "Retrained"} | of_floor]), found])
+    return pd.concat([pd.DataFrame([{"split": SPLIT, "method": "Retrained"} | floor]), found])
 
 
 def chosen(search: pd.DataFrame) -> pd.DataFrame:
@@ -218,22 +222,10 @@ def measured_world(
 
     points: the chosen rows of the table `baselines_search`.
     """
-    study, rows, texts = guided.opened(profile, world, SPLIT, held_out=held_out), [], []
-    judge, same = guided.retrained(study, 1), {"world": world, "split": SPLIT}
-    [of_base] = guided.row_errors(study, judge, study.base)
-    before = np.array(of_base["retain"]["likeliest"]) == 1  # given word for word
-
-    for _, row in points.iterrows():
-        whole = trained(study, profile, row["method"], row, guided.SEED)
-        model = part_of_the_way(study.base, whole, row["a"])
-        name = {"model": f"{row['method']} (least)"}
-        [(values, likeliest)] = guided.measures(study, judge, model, UNTILTED)
-        values["kept_before"] = likeliest[before].mean() if before.any() else np.nan
-        if not (profile["models"] or held_out):
-            [ways] = guided.free_texts(study, model, UNTILTED)
-            values["sampled"] = ways[0]["leaks"] / ways[0]["rows"]
-            texts += [same | name | way for way in ways]
-        rows.append(same | name | {dial: row[dial] for dial in DIALS} | values)
+    study = guided.opened(profile, world, SPLIT, held_out=held_out)
+    every = (([facts], model, UNTILTED) for facts, model in chosen_models(study, profile, points))
+    read = not (profile["models"] or held_out)
+    rows, texts = guided.rows_of(study, {"world": world, "split": SPLIT}, every, read)
     return pd.DataFrame(rows, columns=EACH), pd.DataFrame(texts, columns=guided.TEXTS)
 
 

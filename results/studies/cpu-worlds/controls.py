@@ -74,10 +74,5 @@ def measured(study: Study, profile: profiles.Profile, few: bool) -> Iterator[dic
                     yield {"model": name, "fitted": fitted} | summary(each) | {"kept_before": share}
 
 
-OPTIONS: script.Options = {
-    "--worlds": {"type": int, "nargs": "+", "default": [*range(1, 8)]},
-    "--out": {"type": Path, "default": Path("out/cpu-worlds")},
-} | script.TINY_OPTION
-
 if __name__ == "__main__":
-    script.run(lambda given: make(**vars(given)), str(__doc__), OPTIONS)
+    script.run(lambda given: make(**vars(given)), str(__doc__), kept_ways.OPTIONS)

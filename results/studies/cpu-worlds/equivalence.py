@@ -22,6 +22,7 @@ facts. It writes tables/verdicts.csv. That the penalty is no pass was expected b
 
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,7 @@ from t3lab.report import render
 from t3lab.study.divergence import DivergenceForCausalLM
 from t3lab.study.methods import load_models, subject
 from t3lab.study.study import Study
-from t3lib.baselines.losses import METHODS
+from t3lib.baselines.losses import BASELINES
 from t3lib.core.errors import Diverged
 from t3lib.core.files import write_json
 from t3lib.core.progress import progress_bar
@@ -77,9 +78,7 @@ def make(profile: str, splits: list[str], verdict: bool, out: Path, tiny: bool) 
     """
     began = time.process_time()
     results.check_clean(out)
-    given = profiles.override(profiles.load_profile(profile), splits=splits)
-    if tiny:
-        given = script.tiny(given)
+    given = script.load(profile, tiny, splits=splits)
     tables, rows = Path(__file__).with_name("tables"), []
     for split in given["splits"]:
         study = guided.opened(given, 0, split)
@@ -175,15 +174,11 @@ def models(
     yield names, base, [*tilts]
     yield ["Retrained"], guided.retrained(study, HELD_OUT), [*UNTILTED]
 
-    for method in progress_bar(METHODS, desc=study.split):
-        if method in ("Original", "Retrained", "T3"):
-            continue
+    for method in progress_bar(BASELINES, desc=study.split):
         tuned = hyper_of(profile["hyper"], method, study.split)
-        try:
+        with suppress(Diverged):
             model = load_models(study, [subject(study, method, 1, tuned)]).model
-        except Diverged:
-            continue
-        yield [method], model, [*UNTILTED]
+            yield [method], model, [*UNTILTED]
 
     yield ["fixed penalty"], rivals.penalised(study, guided.retrained(study, 0)), [*UNTILTED]
     found = pd.read_csv(tables / "rivals_search.csv")

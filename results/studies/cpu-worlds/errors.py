@@ -35,7 +35,6 @@ from typing import Any
 
 import guided
 import pandas as pd
-import torch
 from matplotlib.figure import Figure
 
 from t3lab import profiles, results, script
@@ -48,7 +47,6 @@ from t3lab.study.methods import Subject, subject
 from t3lab.study.study import Study
 from t3lab.study.unlearning_errors import errors_of, rounded
 from t3lib.core.errors import Diverged
-from t3lib.core.files import atomic_write, read_json, write_json
 from t3lib.core.progress import progress_bar
 from t3lib.tofu.unlearning_errors import summary
 
@@ -87,12 +85,11 @@ def make(
     know nothing, to try the script.
     """
     results.check_clean(out)
-    given = profiles.override(profiles.load_profile(profile), data=data, splits=splits)
+    given = script.load(profile, data=data, splits=splits)
     if tiny:
         given = script.tiny(given, methods=["Original", "Retrained", "T3"])
-    torch.set_num_threads(given["stage"].get("threads", 1))  # as its base models were trained
     wanted = methods.split(",") if methods else given["methods"]
-    table, made = out / "tables" / "errors_each.csv", out / "errors" / "made.json"
+    table = out / "tables" / "errors_each.csv"
     each = pd.read_csv(table) if table.is_file() else pd.DataFrame(columns=COLUMNS + MEASURES)
 
     for world in progress_bar(worlds, desc="worlds"):
@@ -106,8 +103,7 @@ def make(
         render.write_table(table.parent, "errors_each", each, caption=EACH)
 
         name = f"world {world}" + (f", {methods}" if len(others[others["world"] == world]) else "")
-        facts = {name: script.made(began)}
-        write_json(made, (read_json(made) if made.is_file() else {}) | facts)
+        script.note(out / "errors" / "made.json", name, began)
     if given["models"]:
         return
     over_worlds = means(each)
@@ -119,8 +115,7 @@ def keep(path: Path, values: dict[str, Any]) -> None:
     """Write the errors of every row, {split: {model: …}}. Those of other models in it stay."""
     before = json.loads(gzip.decompress(path.read_bytes())) if path.is_file() else {}
     every = {split: before.get(split, {}) | models for split, models in values.items()}
-    with atomic_write(path, "wb") as handle:
-        handle.write(gzip.compress(json.dumps(every).encode(), mtime=0))
+    results.write_packed(path, every)
 
 
 def measured(

@@ -70,7 +70,7 @@ are not.
 """
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import product
@@ -102,12 +102,12 @@ from t3lib.classifier.fit import fit_head
 from t3lib.classifier.guide import Probabilities, choose_ngrams, soft_labels
 from t3lib.classifier.head import T3Head
 from t3lib.core.errors import Diverged, UserError
-from t3lib.core.files import read_json, write_json
 from t3lib.core.models import load_model, pad_id
 from t3lib.core.progress import progress_bar
 from t3lib.core.rows import Row, encode_rows
 from t3lib.own.questions import AS_WRITTEN, TURN, choosing_ways
 from t3lib.sampler.tilt import tilt_logits
+from t3lib.sampler.wrapped import vocabulary
 from t3lib.tofu.data import retain_of
 from t3lib.tofu.evaluation import answer_text, metrics_of, score
 from t3lib.tofu.likelihood import UNTILTED, Tilt, answer_positions, answer_probabilities
@@ -224,15 +224,14 @@ def make(
     held_out: as of `opened`. tiny: models that know nothing, to try it.
     """
     results.check_clean(out)
-    given = profiles.override(profiles.load_profile(profile), data=data, splits=splits)
+    given = script.load(profile, tiny, data=data, splits=splits)
     grid = replace(GRIDS[profile], held_out=held_out)
     if tiny:
-        given, grid = script.tiny(given), replace(grid, rates=grid.rates[:1])
+        grid = replace(grid, rates=grid.rates[:1])
     if unknown := {*(kinds or ())} - {*grid.heat}:
         raise UserError(f"--kinds: {profile} has no labels {sorted(unknown)[0]}")
     grid = replace(grid, heat={kind: grid.heat[kind] for kind in kinds or grid.heat})
-    torch.set_num_threads(given["stage"].get("threads", 1))  # as its base models were trained
-    tables, made = out / "tables", out / "guided" / "made.json"
+    tables = out / "tables"
 
     for world in progress_bar(worlds, desc="worlds"):
         began = time.process_time()
@@ -257,8 +256,8 @@ def make(
             render.write_table(tables, "guided_each", each, caption=EACH_CAPTION)
             render.write_table(tables, "guided_texts", texts)
         some = [*([] if [*splits] == [*SPLITS] else splits), *(kinds or () if world == 0 else ())]
-        facts = {f"world {world}, {', '.join([rule, *some])}": script.made(began)}
-        write_json(made, (read_json(made) if made.is_file() else {}) | facts)
+        part = f"world {world}, {', '.join([rule, *some])}"
+        script.note(out / "guided" / "made.json", part, began)
     if not (given["models"] or held_out) and (tables / "guided_each.csv").is_file():
         each = pd.read_csv(tables / "guided_each.csv")
         render.write_table(tables, "guided", means(each), caption=MEANS_CAPTION)
@@ -325,13 +324,8 @@ def labels_of(study: Study, kind: str, start: str | None) -> Probabilities | Non
         guide, _ = load_model(str(start), **study.load_options)
         return soft_labels(base, answer_probabilities(guide, forget, reading(study)))
     cut = len(keep) - max(1, len(keep) // 10)
-    ngrams = choose_ngrams(keep[:cut], keep[cut:], vocab_size(study))
+    ngrams = choose_ngrams(keep[:cut], keep[cut:], vocabulary(study.base))
     return soft_labels(base, ngrams.probabilities(forget))
-
-
-def vocab_size(study: Study) -> int:
-    """Return V of the study's base."""
-    return study.base.get_output_embeddings().weight.shape[0]
 
 
 def head_of(
@@ -339,7 +333,7 @@ def head_of(
 ) -> T3Head:
     """Fit a head. settings: of T3. labels: of `fit_head`."""
     features, wanted = t3_features(study), head_settings(settings, seed)
-    return fit_head(features, vocab_size=vocab_size(study), labels=labels, **wanted)
+    return fit_head(features, vocab_size=vocabulary(study.base), labels=labels, **wanted)
 
 
 # ---- the search ----------------------------------------------------------------------------------
@@ -354,9 +348,8 @@ def searched(profile: profiles.Profile, grid: Grid) -> pd.DataFrame:
     for split in profile["splits"]:
         study = opened(profile, 0, split, grid.keep, grid.held_out)
         judge, tuned = retrained(study, 0), hyper_of(profile["hyper"], "T3", split)
-        [floor] = row_errors(study, judge, retrained(study, 1))
-        of_floor = summary(floor) | {"leak_se": standard_error(floor["forget"])}
-        rows.append({"split": split, "labels": "Retrained"} | of_floor)
+        floor = errors_beside(study, judge, retrained(study, 1))
+        rows.append({"split": split, "labels": "Retrained"} | floor)
 
         for kind, heat in grid.heat.items():
             labels, heads = labels_of(study, kind, profile["stage"].get("start")), {}
@@ -468,24 +461,50 @@ def measured_world(
     for split in profile["splits"]:
         study = opened(profile, world, split, grid.keep, grid.held_out)
         settings, start = settings_of(search, split, rule), profile["stage"].get("start")
-        judge, same = retrained(study, 1), {"world": world, "split": split}
-        [of_base] = row_errors(study, judge, study.base)
-        before = np.array(of_base["retain"]["likeliest"]) == 1  # given word for word
-
-        others = rule == "chosen"
-        for names, model, tilts in models(study, profile["hyper"], settings, others, start):
-            read = split in SAMPLED and not profile["models"] and not grid.held_out
-            written = free_texts(study, model, tilts) if read else [[]] * len(names)
-            measured = measures(study, judge, model, tilts, grid.brief)
-            found = zip(names, tilts, measured, written)
-            for name, (head, T), (values, likeliest), ways in found:
-                dials = {"gate": head.gate, "tail": head.tail, "temperature": T} if head else {}
-                dials |= {"lr": head.info["hyperparameters"]["lr"]} if head else {}
-                values["kept_before"] = likeliest[before].mean() if before.any() else np.nan
-                values["sampled"] = ways[0]["leaks"] / ways[0]["rows"] if ways else np.nan
-                rows.append(same | {"model": name} | dials | values)
-                texts += [same | {"model": name} | way for way in ways]
+        every = models(study, profile["hyper"], settings, rule == "chosen", start)
+        named = (
+            ([{"model": name} | dials_of(tilt) for name, tilt in zip(names, tilts)], model, tilts)
+            for names, model, tilts in every
+        )
+        read = split in SAMPLED and not profile["models"] and not grid.held_out
+        found = rows_of(study, {"world": world, "split": split}, named, read, grid.brief)
+        rows, texts = rows + found[0], texts + found[1]
     return pd.DataFrame(rows, columns=EACH), pd.DataFrame(texts, columns=TEXTS)
+
+
+def dials_of(tilt: Tilt) -> dict[str, float]:
+    """Return the gate, tail, T and learning rate of a tilt; nothing without a head."""
+    head, T = tilt
+    if head is None:
+        return {}
+    lr = head.info["hyperparameters"]["lr"]
+    return {"gate": head.gate, "tail": head.tail, "temperature": T, "lr": lr}
+
+
+def rows_of(
+    study: Study,
+    same: Mapping[str, Any],
+    every: Iterable[tuple[Sequence[Mapping[str, Any]], Any, Sequence[Tilt]]],
+    read: bool,
+    brief: bool = False,
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return a row for each model of a split, and one for each model and way of asking.
+
+    same: the columns that all rows share. every: facts of each tilt, "model" among them; a model;
+    its tilts. read: also count what its free texts tell. brief: as of `measures`.
+    """
+    judge, rows, texts = retrained(study, 1), list[dict[str, Any]](), list[dict[str, Any]]()
+    [of_base] = row_errors(study, judge, study.base)
+    before = np.array(of_base["retain"]["likeliest"]) == 1  # given word for word
+    for facts, model, tilts in every:
+        written = free_texts(study, model, tilts) if read else [[]] * len(facts)
+        measured = measures(study, judge, model, tilts, brief)
+        for fact, (values, likeliest), ways in zip(facts, measured, written):
+            values["kept_before"] = likeliest[before].mean() if before.any() else np.nan
+            values["sampled"] = ways[0]["leaks"] / ways[0]["rows"] if ways else np.nan
+            rows.append({**same, **fact, **values})
+            texts += [{**same, "model": fact["model"], **way} for way in ways]
+    return rows, texts
 
 
 def settings_of(search: pd.DataFrame, split: str, rule: str) -> dict[str, tuple[str, pd.Series]]:
@@ -529,6 +548,12 @@ def row_errors(
     """Return the errors of every tilt of a model beside the judge, as `errors` does."""
     answers = {name: encode_rows(study.tokenizer, study.evaluation_rows[name]) for name in SETS}
     return [each[""] for each in errors(model, {"": judge}, answers, reading(study), tilts)]
+
+
+def errors_beside(study: Study, judge: Any, model: Any) -> dict[str, float]:
+    """Return the errors of `summary` of a model, and leak_se, the standard error of its leak."""
+    [rows] = row_errors(study, judge, model)
+    return summary(rows) | {"leak_se": standard_error(rows["forget"])}
 
 
 def standard_error(rows: RowErrors) -> float:

@@ -28,7 +28,7 @@ from t3lab.profiles import hyper_of
 from t3lab.report import render
 from t3lab.study.methods import load_models, subject
 from t3lab.study.study import Study
-from t3lib.core.files import project_root, read_json, write_json
+from t3lib.core.files import project_root
 from t3lib.core.models import pad_id
 from t3lib.core.progress import progress_bar
 from t3lib.core.rows import encode_rows
@@ -69,17 +69,15 @@ def write(
     and split. Rows of worlds and models that the table has are replaced.
     """
     results.check_clean(out)
-    profile = profiles.override(profiles.load_profile("cpu"), splits=[SPLIT])
-    profile = script.tiny(profile) if tiny else profile
-    path, made = out / "tables" / f"{name}.csv", out / f"{name}.json"
+    profile = script.load("cpu", tiny, splits=[SPLIT])
+    path = out / "tables" / f"{name}.csv"
     for world in progress_bar(worlds, desc="worlds"):
         began, study = time.process_time(), guided.opened(profile, world, SPLIT)
         same = {"world": world, "split": SPLIT}
         rows = pd.DataFrame([same | dict(each) for each in measure(study, profile, tiny)])
         table = guided.merged(path, rows[[*columns]])
         render.write_table(out / "tables", name, table, caption=caption)
-        facts = {f"world {world}": script.made(began)}
-        write_json(made, (read_json(made) if made.is_file() else {}) | facts)
+        script.note(out / f"{name}.json", f"world {world}", began)
 
 
 def measured(study: Study, profile: profiles.Profile, few: bool) -> Iterator[dict[str, Any]]:
@@ -102,10 +100,8 @@ def models(
     tuned = hyper_of(profile["hyper"], "RMU", SPLIT)
     yield ["RMU"], load_models(study, [subject(study, "RMU", 1, tuned)]).model, [*UNTILTED]
     search = pd.read_csv(TABLES / "baselines_search.csv")
-    for _, row in search[search["chosen"]].iterrows():
-        whole = baselines.trained(study, profile, row["method"], row, guided.SEED)
-        model = baselines.part_of_the_way(study.base, whole, row["a"])
-        yield [f"{row['method']} (least)"], model, [*UNTILTED]
+    for facts, model in baselines.chosen_models(study, profile, search[search["chosen"]]):
+        yield [facts["model"]], model, [*UNTILTED]
 
 
 def said(study: Study, model: Any, tilts: list[Tilt]) -> Iterator[dict[str, float]]:

@@ -62,14 +62,12 @@ from t3lab.study.methods import load_models, subject
 from t3lab.study.study import Study, stage_of
 from t3lab.world import bases
 from t3lib.core.errors import UserError
-from t3lib.core.files import read_json, write_json
 from t3lib.core.models import load_model
 from t3lib.core.progress import progress_bar
 from t3lib.core.rows import encode_answers, encode_rows
 from t3lib.tofu.data import retain_of
 from t3lib.tofu.evaluation import metrics_of, score
 from t3lib.tofu.likelihood import UNTILTED, answer_losses, answer_positions
-from t3lib.tofu.unlearning_errors import summary
 
 SIZES = {"small": {"hidden": 64, "layers": 1}, "smaller": {"hidden": 32, "layers": 1}}
 PAIR_SEED = 5  # of the small models; retrained models have 0 to 3
@@ -106,10 +104,7 @@ def make(
     `OTHERS`. tiny: models that know nothing, to try it.
     """
     results.check_clean(out)
-    given = profiles.override(profiles.load_profile(profile), splits=splits)
-    if tiny:
-        given = script.tiny(given)
-    tables, made = out / "tables", out / "rivals" / "made.json"
+    given, tables = script.load(profile, tiny, splits=splits), out / "tables"
 
     for world in progress_bar(worlds, desc="worlds"):
         began = time.process_time()
@@ -136,8 +131,7 @@ def make(
             *([] if [*splits] == [*SPLITS] else splits),
             *([] if {*kinds} == {*KINDS} else kinds),
         ]
-        facts = {", ".join([f"world {world}", *some]): script.made(began)}
-        write_json(made, (read_json(made) if made.is_file() else {}) | facts)
+        script.note(out / "rivals" / "made.json", ", ".join([f"world {world}", *some]), began)
 
 
 def pair_of(
@@ -159,9 +153,8 @@ def searched(profile: profiles.Profile, kinds: Mapping[str, list[dict[str, Any]]
     for split in profile["splits"]:
         study = guided.opened(profile, 0, split)
         judge = guided.retrained(study, 0)
-        [floor] = guided.row_errors(study, judge, guided.retrained(study, 1))
-        of_floor = summary(floor) | {"leak_se": guided.standard_error(floor["forget"])}
-        rows.append({"split": split, "kind": "Retrained"} | of_floor)
+        floor = guided.errors_beside(study, judge, guided.retrained(study, 1))
+        rows.append({"split": split, "kind": "Retrained"} | floor)
 
         for name, size in SIZES.items():
             q, r = pair_of(profile, 0, split, size)
@@ -267,17 +260,11 @@ def measured_world(
     rows, texts = [], []
     for split in profile["splits"]:
         study = guided.opened(profile, world, split)
-        judge, same = guided.retrained(study, 1), {"world": world, "split": split}
-        [of_base] = guided.row_errors(study, judge, study.base)
-        before = np.array(of_base["retain"]["likeliest"]) == 1  # given word for word
-
-        for facts, model in models(profile, study, world, search[search["split"] == split], others):
-            [(values, likeliest)] = guided.measures(study, judge, model, UNTILTED)
-            ways = guided.free_texts(study, model, UNTILTED)[0] if split in guided.SAMPLED else []
-            values["kept_before"] = likeliest[before].mean() if before.any() else np.nan
-            values["sampled"] = ways[0]["leaks"] / ways[0]["rows"] if ways else np.nan
-            rows.append(same | facts | values)
-            texts += [same | {"model": facts["model"]} | way for way in ways]
+        every = models(profile, study, world, search[search["split"] == split], others)
+        alone = (([facts], model, UNTILTED) for facts, model in every)
+        same, read = {"world": world, "split": split}, split in guided.SAMPLED
+        found = guided.rows_of(study, same, alone, read)
+        rows, texts = rows + found[0], texts + found[1]
     return pd.DataFrame(rows, columns=EACH), pd.DataFrame(texts, columns=guided.TEXTS)
 
 

@@ -42,9 +42,11 @@ base, T3 (`told`) and a retrained model told a fact, and (`own_…`) a fact that
 import csv
 import json
 import time
+from argparse import Namespace
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -55,10 +57,9 @@ import pretrained
 import torch
 from cases import builtin, memorised
 
-from t3lab import results
+from t3lab import results, script
 from t3lab.cli import names, whole_numbers
 from t3lib.classifier.features import Features
-from t3lib.cli import Parser
 from t3lib.core.errors import UserError
 from t3lib.core.files import atomic_write, cache_dir, read_json, write_json
 from t3lib.own import choice, lessons, wording
@@ -308,45 +309,52 @@ def table(lines: list[list[str]]) -> str:
     text = []
     for fit in dict.fromkeys(name for name, *_ in counts):
         text.append(f"{fit:<15}judge: as retrained   judge: more")
-        for status in ("pass", "read", "cannot tell", "no"):
+        for status in ("pass", "cannot tell", "no"):
             clean, leaky = (counts[fit, status, some] for some in (False, True))
             text.append(f"{status:<15}{clean:19}{leaky:14}")
     return "\n".join(text)
 
 
-def main() -> None:
-    """Read the command line and run the wanted cases, but those done at this commit."""
-    parser = Parser(description="Judge own models by two judges.")
-    parser.add_argument("--cases", type=names, default=CASES, help=f"(default {','.join(CASES)})")
-    parser.add_argument("--seeds", type=whole_numbers, default=[0, 1, 2], help="(default 0,1,2)")
-    parser.add_argument("--out", type=Path, default=Path("out/own"), help="(default %(default)s)")
-    parser.add_argument("--choices", type=names, default=[*CHOICES][:1], help="(default new fit)")
-    parser.add_argument("--no-judge", action="store_true", help="verdicts alone")
-    parser.add_argument("--tiny", action="store_true", help="try one case with few rows")
-    args = parser.parse_args()
-    try:
-        if unknown := {*args.cases} - {*EVERY}:
-            raise UserError(f"--cases: unknown case {min(unknown)!r}: one of {', '.join(EVERY)}")
-        results.check_clean(args.out)
-        path, commit = args.out / "own.csv", results.provenance()["git_commit"]
-        pairs = [(case, seed) for case in args.cases for seed in args.seeds]
-        if unknown := {*args.choices} - {*CHOICES, *TRICKS}:
-            allowed = ", ".join([*CHOICES, *TRICKS])
-            raise UserError(f"--choices: unknown {min(unknown)!r}: one of {allowed}")
-        for case, seed in [("gpt2", 0)] if args.tiny else pairs:
-            if any([*line[:2], line[-1]] == [case, str(seed), commit] for line in lines_in(path)):
-                continue
-            began = time.process_time()
-            new, differ = lines_of(case, seed, args.choices, args.tiny, not args.no_judge)
-            write(path, COLUMNS, (case, seed), new, commit)
-            write(args.out / "judged.csv", DIFFERENT, (case, seed), differ, commit)
-            minutes = (time.process_time() - began) / 60
-            print(f"{case}, seed {seed}: {minutes:.1f} minutes of one core", flush=True)
-        print(table(lines_in(path)))
-    except UserError as error:
-        parser.error(str(error))
+def undone(
+    path: Path, pairs: Iterable[tuple[str, int]], commit: str | None
+) -> Iterator[tuple[str, int]]:
+    """Yield each case and seed without lines of this commit in a table; say how long each took."""
+    for case, seed in pairs:
+        if any([*line[:2], line[-1]] == [case, str(seed), commit] for line in lines_in(path)):
+            continue
+        began = time.process_time()
+        yield case, seed
+        minutes = (time.process_time() - began) / 60
+        print(f"{case}, seed {seed}: {minutes:.1f} minutes of one core", flush=True)
 
+
+def run(given: Namespace) -> None:
+    """Run the wanted cases, but those done at this commit, and write own.csv and judged.csv."""
+    if unknown := {*given.cases} - {*EVERY}:
+        raise UserError(f"--cases: unknown case {min(unknown)!r}: one of {', '.join(EVERY)}")
+    if unknown := {*given.choices} - {*CHOICES, *TRICKS}:
+        allowed = ", ".join([*CHOICES, *TRICKS])
+        raise UserError(f"--choices: unknown {min(unknown)!r}: one of {allowed}")
+    results.check_clean(given.out)
+    path, commit = given.out / "own.csv", results.provenance()["git_commit"]
+    pairs = [("gpt2", 0)] if given.tiny else product(given.cases, given.seeds)
+    for case, seed in undone(path, pairs, commit):
+        new, differ = lines_of(case, seed, given.choices, given.tiny, not given.no_judge)
+        write(path, COLUMNS, (case, seed), new, commit)
+        write(given.out / "judged.csv", DIFFERENT, (case, seed), differ, commit)
+    print(table(lines_in(path)))
+
+
+OPTIONS: script.Options = {
+    "--cases": {"type": names, "default": CASES, "help": f"(default {','.join(CASES)})"},
+    "--seeds": {"type": whole_numbers, "default": [0, 1, 2], "help": "(default 0,1,2)"},
+    "--out": {"type": Path, "default": Path("out/own"), "help": "(default %(default)s)"},
+} | script.TINY_OPTION
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    main()
+    more: script.Options = {
+        "--choices": {"type": names, "default": [*CHOICES][:1], "help": "(default new fit)"},
+        "--no-judge": {"action": "store_true", "help": "verdicts alone"},
+    }
+    script.run(run, str(__doc__), OPTIONS | more, as_jobs=False)

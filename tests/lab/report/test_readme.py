@@ -17,7 +17,6 @@ from t3lab.report import departures, own, plots_gate, readme, render
 from t3lab.study.ablations import ABLATIONS
 from t3lib import cli
 from t3lib.core.errors import UserError
-from t3lib.own import questions
 
 RETRAINED = "retrained without the rows"
 SPLIT = "forget10"
@@ -319,7 +318,6 @@ def test_rmu_on_own_rows_is_told_as_its_lines_say():
     for kind in ("gpt2", "short"):
         changed = [values(kind, fit, "talk_changed") for fit in ("new fit", "RMU (keeping)")]
         assert changed[1].sum() / len(changed[1]) > 2 * changed[0].mean()
-    assert own.UNRELATED == len(questions.SMALL_TALK)
 
 
 def test_what_nobody_fitted_costs_where_it_was_chosen_so():
