@@ -1,4 +1,6 @@
-"""The command line that the scripts beside the results share (results/*/*/*.py)."""
+"""What the scripts beside the results share (results/*/*/*.py): how they load a profile, note in
+made.json what made a table, and read their command line.
+"""
 
 import argparse
 import os

@@ -342,7 +342,7 @@ def name_of(sampler: Sampler) -> str:
 
 
 def format_of_head(head: Any) -> PromptFormat:
-    """Return the prompt format in which `t3 generate` asks a model with this head."""
+    """Return the prompt format in which `ask` and `t3 generate` ask a model with this head."""
     raw = head.info.get("chat_template") == belonging.PLAIN
     return PromptFormat(raw, None if raw else belonging.system_of(head))
 

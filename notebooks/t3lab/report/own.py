@@ -103,7 +103,7 @@ def judged(folder: Path) -> str:
     if not passes:
         return table(pd.DataFrame(lines))
     bound = binomtest(false, passes, alternative="less").proportion_ci(0.95).high
-    known = f"at most {bound:.0%} (one-sided, 95%)" if false < passes else "which bounds nothing"
+    known = f"so at most {bound:.0%} (one-sided, 95%)" if false < passes else "which bounds nothing"
     return f"{table(pd.DataFrame(lines))}\n\nFalse passes: {false} of {passes}, {known}."
 
 

@@ -11,6 +11,7 @@ base answers rightly. It takes half an hour of two cores.
 """
 
 import argparse
+import copy
 from textwrap import shorten
 from typing import Any
 
@@ -23,7 +24,6 @@ from t3lab import script
 from t3lab.explore import stories
 from t3lab.report import render
 from t3lab.report.look import LARGE, label_ends, styled
-from t3lab.study.methods import dialled
 from t3lib.core.files import project_root
 
 GRID = (1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0)
@@ -73,9 +73,11 @@ def tell(name: str) -> pd.DataFrame:
     for called, rate in RATES.items():
         head = t3lib.fit_head(features, vocab_size=story.base.config.vocab_size, lr=rate)
         for T, w, gate in points(called):
+            some = copy.copy(head)
+            some.w, some.gate = w, gate
             model = f"{called} f{f'^{w:g}' if w != 1 else ''}, T = {T:g}"
             model += f", gate {gate:g}" if gate < 1 else ""
-            models[model] = dialled(head, {"w": w, "gate": gate}), T
+            models[model] = some, T
             dials[model] = {"head": called, "lr": rate, "T": T, "w": w, "gate": gate}
     return lines(name, stories.tell(story, models), dials)
 
