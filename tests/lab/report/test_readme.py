@@ -287,12 +287,12 @@ def test_free_text_on_tofus_text_is_that_of_the_table():
     assert written[["T3", "T3 (least)", "T3 (guided)"]].max() == 1
     told = texts["leaks"].droplevel("tau").drop("as written", level="way")
     second = [told[name, "as a second turn"] for name in ("T3 (least)", "Original")]
-    assert "(T3 (least) {} rows, {} before)".format(*second) in page
+    assert "T3 (least) hides hardly anything** ({} rows, {} before)".format(*second) in page
     least, rmu, floor = (
         told[name, "in 13 other ways"] for name in ("T3 (least)", "RMU (least)", "Retrained")
     )
     assert f"gives away {least} of 100, RMU {rmu}, a retrained model {floor} (" in page
-    assert f"p = {p(least, floor):.4f};" in page and 2.5 < least / floor < 3.5
+    assert f"p = {p(least, floor):.4f}, picked after looking;" in page and 2.5 < least / floor < 3.5
     of = texts.xs("as written", level="way")["leaks"].unstack("tau")
     more = of.loc[["T3", "T3 (least)", "T3 (guided)", "RMU (least)"]] > of.loc["Retrained"]
     assert more.mean(axis=None) > 0.7, "at most samplers"
@@ -390,7 +390,7 @@ def test_cold_samples_of_least_are_those_of_the_table():
     p = sum(both[one:]) / sum(both)
     warm = [counts.loc[(m, 1.0), "whole"] for m in ("T3 (least)", "Retrained")]
     told = f"{one} of {n} rows away whole, of a retrained model {other} (Fisher,"
-    told += f" one-sided, p = {p:.4f}),"
+    told += f" one-sided, p = {p:.4f}, the smallest of four),"
     text = " ".join(TEXTS[ROOT / "results" / "pages" / "least.md"].split())
     assert told.replace("0.", ".") in text
     assert f"64 at τ = 1 give {warm[0]} and {warm[1]}." in text
