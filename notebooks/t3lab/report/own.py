@@ -15,7 +15,7 @@ from t3lib.own.phrases import SMALL_TALK
 LEFT_ALONE = {"retain": "kept", "held_out_retain": "kept, held out", "other": "in neither file"}
 PRETRAINED = "smollm2-"  # how cases of results/studies/own with SmolLM2 begin
 # Fits with a part left out or added.
-PARTS = ("without either", "every token")
+PARTS = ("without slips", "without astray", "without either", "without forms", "every token")
 PLACES = {"judge": ".0f", "judge_retrained": ".0f", "next_token": ".1f", "whole_answers": ".0f"}
 OF_SUMMARY = (
     "rows to forget",
