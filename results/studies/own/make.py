@@ -13,10 +13,10 @@ and run only when they are named.
 
 Choices are ways of unlearning, by default the new fit alone. "new fit" is what `t3 unlearn` does.
 "as drawn" is the new fit without neutral tokens. "without slips" has no misspelt wordings, "without
-astray" no answers that go astray before the secret, "without either" none of both, and "without
-forms" secrets in one form alone. "every token" has more, and "larger w" has more powers to choose
-from. "retrained" is a model that never saw the rows; of what SmolLM2 knew by itself there is none.
-All of them are also asked by judge.py, a script that shares no code with t3lib:
+astray" no answers that go astray before the secret, "without either" neither, and "without forms"
+secrets in one form alone. "every token" has more, and "larger w" has more powers to choose from.
+"retrained" is a model that never saw the rows; of what SmolLM2 knew by itself there is none. All of
+them are also asked by judge.py, a script that shares no code with t3lib:
 
     python results/studies/own/judge.py BASE HEAD FACTS OUT
 
@@ -35,8 +35,9 @@ killed run. seconds: of one core, for the fit and the choice of w. All choices a
 because answers that are still identical share the base's passes.
 
 attack.csv is not made here: somebody who knew neither our ways of asking nor the fit attacked the
-models of gpt2 that passed. For each family of attacks it has the askings and those in which the
-base, T3 (`told`) and a retrained model told a fact, and (`own_…`) a fact that no row to keep has.
+three models of gpt2, of which two had passed. For each family of attacks it has the askings and
+those in which the base, T3 (`told`) and a retrained model told a fact, and (`own_…`) a fact that no
+row to keep has.
 """
 
 import csv
