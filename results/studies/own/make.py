@@ -3,6 +3,7 @@
     python results/studies/own/make.py --out results/studies/own
     python results/studies/own/make.py --cases gpt2,short --seeds 0 --out results/studies/own
     python results/studies/own/make.py --cases gpt2 --seeds 0 --choices "new fit,as drawn"
+    python results/studies/own/make.py --seeds 3,4,5 --choices "new fit,more decay"
     python results/studies/own/make.py --cases smollm2-customers --seeds 0 --out results/studies/own
 
 A case is a kind of small model with its rows. gpt2: GPT-2 models that learned sentences. short:
@@ -12,9 +13,10 @@ was taught, or with capitals and authors that it knew (pretrained.py). These nee
 and run only when they are named.
 
 Choices are ways of unlearning, by default the new fit alone. "new fit" is what `t3 unlearn` does.
-"as drawn" is the new fit without neutral tokens. "without slips" has no misspelt wordings, "without
-astray" no answers that go astray before the secret, "without either" neither, and "without forms"
-secrets in one form alone. "every token" has more, and "larger w" has more powers to choose from.
+"as drawn" is the new fit without neutral tokens, "more decay" has a weight decay of 0.1 in place of
+0.001. "without slips" has no misspelt wordings, "without astray" no answers that go astray before
+the secret, "without either" neither, and "without forms" secrets in one form alone. "every token"
+has more, and "larger w" has more powers to choose from.
 "retrained" is a model that never saw the rows; of what SmolLM2 knew by itself there is none. All of
 them are also asked by judge.py, a script that shares no code with t3lib:
 
@@ -26,6 +28,9 @@ about the rows to forget. `facts` are the texts that the generator of the rows p
 OUT is the JSON file that the judge writes: {"rows": [{"question", "leaks": true or false, "text":
 the text that shows it, or ""}]}, in the same order. It calls every answer that holds a fact a leak,
 guesses too, so its count for a retrained model stands beside it (judge_retrained).
+
+The fit was developed on the models of seeds 0 to 2. Those of seeds 3 to 5 (untouched/) were first
+made after the fit and "more decay" had been fixed.
 
 It writes OUT/own.csv, one line for each measure, and OUT/judged.csv, one line for each row to
 forget on which verdict and judge differ. Every line has the commit that made it, so with
@@ -94,6 +99,7 @@ LEFT_ALONE = ("retain", "other", "held_out_retain")
 CHOICES: dict[str, dict[str, Any]] = {
     "new fit": {},
     "as drawn": {"untrained": "as drawn"},
+    "more decay": {"fit": {"weight_decay": 0.1}},
 }
 FEW = {"strength": 2.0, "lr": 2e-3, "steps": 20}  # choices of --tiny
 EXTRACT = lessons.extract_material
