@@ -18,8 +18,9 @@ from t3lib.own.answers import (
     drawn,
     format_of_head,
 )
+from t3lib.own.kept import stayed
 from t3lib.own.known import check_unseen, is_unknown
-from t3lib.own.leak import forgotten, stayed
+from t3lib.own.leak import forgotten
 from t3lib.own.questions import AS_WRITTEN, PromptFormat
 from t3lib.own.report import Report, judged_as
 from t3lib.own.rows import Rows

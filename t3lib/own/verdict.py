@@ -9,8 +9,9 @@ from typing import Any
 from t3lib.core.errors import UserError
 from t3lib.own.answers import GENERIC, TOKENS
 from t3lib.own.choice import STRENGTHS
+from t3lib.own.kept import STAY, too_few
 from t3lib.own.known import knows_some
-from t3lib.own.leak import LEVEL, STAY, Counts, too_few
+from t3lib.own.leak import LEVEL, Counts
 from t3lib.own.questions import AS_WRITTEN
 
 FEWEST = 5  # of fewer rows to keep, none is held out

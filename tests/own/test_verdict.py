@@ -11,7 +11,7 @@ from verdict_cases import FRESH, NOTHING, report, said
 from t3lib.cli import Parser
 from t3lib.core.errors import UserError
 from t3lib.core.rows import SYSTEM
-from t3lib.own import cli, leak, verdict
+from t3lib.own import cli, kept, leak, verdict
 from t3lib.own.answers import GREEDY, TOKENS, build_inquiry, drawn
 from t3lib.own.assess import counts_of, inquiry_of
 from t3lib.own.known import knows_some
@@ -111,7 +111,7 @@ def test_only_the_answer_is_compared(tokenizer):
     assert base.kept["retain"][GREEDY] == texts and found["retain"]["unchanged"] == 10
     assert not verdict.failing(found)
     poem = {"answer": "Roses\nare red."}
-    assert leak.answer_in("Roses\nare red.", poem) == "Roses\nare red."
+    assert kept.answer_in("Roses\nare red.", poem) == "Roses\nare red."
 
 
 def test_rows_to_keep_that_the_base_does_not_know_are_no_evidence(tokenizer):
@@ -221,7 +221,7 @@ def test_texts_state_the_thresholds_of_the_code(tokenizer):
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     table = " ".join(re.findall(r"^\| (?:0|3) \|.*$", readme, flags=re.M))
     for text in (table, cli.EXITS):
-        assert f"{100 * leak.STAY:.0f}% of the answers to keep" in text
+        assert f"{100 * kept.STAY:.0f}% of the answers to keep" in text
         assert f"Holm at {100 * leak.LEVEL:.0f}%" in text
         assert "base tells under two thirds of the rows beyond guessing, or in too few" in text
         assert "under a tenth" in text and "left out of the fit" in text
