@@ -7,6 +7,7 @@ import re
 import runpy
 import subprocess
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -224,6 +225,26 @@ def test_the_points_of_baselines_are_chosen_from_their_committed_search(cpu_worl
     higher = search.assign(a=search["a"].where(~search["chosen"], last))
     with pytest.raises(UserError, match="a 1.3: grow"):
         made["check_edges"](higher)
+
+
+def test_a_search_that_grows_trains_only_what_is_new(cpu_worlds):
+    """A new weight: as many trainings as rates. A new share: every training of the method."""
+    made, table = cpu_worlds("baselines.py"), "studies/cpu-worlds/baselines.py"
+    search, grid, trainings = (
+        committed(table, "baselines_search"), made["GRIDS"]["cpu"], made["trainings"]
+    )  # fmt: skip
+    assert trainings(made["METHODS"], grid, search) == []
+    heavier = replace(grid, weights=(*grid.weights, 125.0))
+    assert trainings(["WGA"], heavier, search) == [("WGA", lr, 125.0) for lr in grid.rates]
+    farther = replace(grid, shares=(*grid.shares, 1.5))
+    assert len(trainings(["RMU"], farther, search)) == len(grid.rates) * len(grid.weights)
+    assert len(trainings(["RMU"], grid, search[:0])) == len(grid.rates) * len(grid.weights)
+
+    # Of a point that is there twice the new row counts.
+    point = search[search["method"] == "RMU"].iloc[[0]].assign(leak=0.0, retain_error=0.0)
+    found = made["chosen"](pd.concat([search, point]))
+    assert len(found) == len(search)
+    assert found[found["chosen"] & (found["method"] == "RMU")]["retain_error"].tolist() == [0.0]
 
 
 def test_part_of_the_way_is_between_the_weights(opened, cpu_worlds):

@@ -32,9 +32,11 @@ measures is in guided_each.csv.
 On TOFU's text, whose base models are given (DIR has TOFU's files), 0 is the search and 1 the
 measurement on the same rows, beside the other retrained model. The grid has fewer points, rates
 about those that Forget Quality chose, and one seed. A first search of RMU chose the last share,
-1.3, because at 1.1 RMU leaks just too much. So the shares 1.13 to 1.2 were added. WGA was not run
-there. --methods takes some methods alone, and keeps what the tables have of the others. --held-out
-is as in guided.py: no method is trained on the rows to keep that are evaluated.
+1.3, because at 1.1 RMU leaks just too much. So the shares 1.13 to 1.2 were added. A first search of
+WGA chose the smallest weight, 0.2. So 0.04 was added. --methods takes some methods alone.
+--held-out is as in guided.py: no method is trained on the rows to keep that are evaluated. Where
+the table of the search has all shares of a training, it is not trained and tried again: a grid can
+grow.
 
 It writes below --out: tables/baselines_search.csv, baselines_each.csv, baselines_texts.csv and
 baselines/made.json. The models are cached in .t3cache.
@@ -85,7 +87,7 @@ GRIDS = {
     ),
     "tofu-cpu": Grid(
         (1.5e-3, 3e-3, 6e-3),
-        (0.2, 1.0, 5.0, 25.0),
+        (0.04, 0.2, 1.0, 5.0, 25.0),
         (0.5, 0.7, 0.85, 1.0, 1.1, 1.13, 1.16, 1.2, 1.3),
         (1,),
     ),
@@ -93,7 +95,8 @@ GRIDS = {
 METHODS = ("RMU", "WGA")
 DIALS = ["lr", "alpha_r", "a"]
 SPLIT = "forget10"
-SEARCH = ["split", "method", *DIALS, *guided.ERRORS[:4], "leak_se", "chosen"]
+POINT = ["split", "method", *DIALS]  # of a search
+SEARCH = [*POINT, *guided.ERRORS[:4], "leak_se", "chosen"]
 EACH = ["world", "split", "model", *DIALS, *guided.MEASURES, "leak_se", "forget_quality"]
 EACH_CAPTION = (
     "Baselines with settings that the paper's errors chose in world 0 (least Retain Error of those"
@@ -121,11 +124,10 @@ def make(
     for world in progress_bar(worlds, desc="worlds"):
         began = time.process_time()
         if world == 0:
-            path, found = tables / "baselines_search.csv", searched(given, methods, grid, held_out)
-            if path.is_file():
-                old = pd.read_csv(path)
-                found = pd.concat([found, old[~old["method"].isin(["Retrained", *methods])]])
-            found = chosen(found)
+            path = tables / "baselines_search.csv"
+            old = pd.read_csv(path) if path.is_file() else pd.DataFrame(columns=SEARCH)
+            new = searched(given, trainings(methods, grid, old), grid, held_out)
+            found = chosen(pd.concat([old, new] if len(old) else [new]))
             render.write_table(tables, "baselines_search", found)
             if not tiny:
                 check_edges(found, GRIDS[profile])
@@ -173,17 +175,34 @@ def part_of_the_way(base: Any, model: Any, share: float) -> Any:
 # ---- the search ----------------------------------------------------------------------------------
 
 
+def trainings(
+    methods: Sequence[str], grid: Grid, old: pd.DataFrame
+) -> list[tuple[str, float, float]]:
+    """Return (method, learning rate, alpha_r) of what a search trains: all but those of which the
+    table `old` has every share.
+    """
+    done = {key: {*part["a"]} for key, part in old.groupby(["method", *DIALS[:2]])}
+    every = product(methods, grid.rates, grid.weights)
+    return [each for each in every if not {*grid.shares} <= done.get(each, {*()})]
+
+
 def searched(
-    profile: profiles.Profile, methods: Sequence[str], grid: Grid, held_out: bool
+    profile: profiles.Profile,
+    wanted: Sequence[tuple[str, float, float]],
+    grid: Grid,
+    held_out: bool,
 ) -> pd.DataFrame:
-    """Return the errors of every point in world 0, as means over seeds, and of Retrained."""
+    """Return the errors of points in world 0, as means over seeds, and of Retrained.
+
+    wanted: of `trainings`. Each is tried at all shares of the grid.
+    """
     study = guided.opened(profile, 0, SPLIT, held_out=held_out)
     judge = guided.retrained(study, 0)
     floor = guided.errors_beside(study, judge, guided.retrained(study, 1))
 
     rows: list[dict[str, Any]] = []
-    trainings = [*product(methods, grid.rates, grid.weights, grid.seeds)]
-    for method, lr, weight, seed in progress_bar(trainings, desc="trainings"):
+    seeded = [*product(wanted, grid.seeds)]
+    for (method, lr, weight), seed in progress_bar(seeded, desc="trainings"):
         same = {"split": SPLIT, "method": method, "lr": lr, "alpha_r": weight}
         with suppress(Diverged):
             model = trained(study, profile, method, same, seed)
@@ -191,14 +210,16 @@ def searched(
                 [each] = guided.row_errors(study, judge, part_of_the_way(study.base, model, share))
                 rows.append(same | {"a": share} | summary(each))
 
-    by = pd.DataFrame(rows).groupby(["split", "method", *DIALS], sort=False)
+    by = pd.DataFrame(rows, columns=SEARCH[:-2]).groupby(POINT, sort=False)
     found = by.mean()[by.size() == len(grid.seeds)].reset_index()
     return pd.concat([pd.DataFrame([{"split": SPLIT, "method": "Retrained"} | floor]), found])
 
 
 def chosen(search: pd.DataFrame) -> pd.DataFrame:
-    """Add the column `chosen`, true for the points that the rule of guided.py chooses."""
-    search = search.reset_index(drop=True)
+    """Add the column `chosen`, true for the points that the rule of guided.py chooses. Of a point
+    that is there twice the last row stays.
+    """
+    search = search.drop_duplicates(POINT, keep="last", ignore_index=True)
     best = guided.best_of(search, "method", 2)
     return search.assign(chosen=search.index.isin(best))[SEARCH]
 
