@@ -186,21 +186,40 @@ def parts(folder: Path) -> str:
 
 
 def beside_rmu(folder: Path) -> str:
-    """Compare T3 and RMU on the small models that RMU was trained on: a line for each kind of rows
-    and method.
+    """Compare T3 and RMU on the small models that RMU was trained on, as `_compared`.
 
     folder: as of `summary`, with rmu.csv.
     """
-    found, lines = _own(folder, False, ("own.csv", "rmu.csv")), []
-    of_choice = {name: part for name, part in found.groupby("choice") if name != "retrained"}
-    indexed = {name: part.set_index(["model", "seed"]) for name, part in of_choice.items()}
-    models = indexed["RMU"].index
-    of_method = {"T3": "new fit", "RMU": "RMU", "RMU (keeping)": "RMU (keeping)"}
+    names = {"T3": "new fit", "RMU": "RMU", "RMU (keeping)": "RMU (keeping)"}
+    return _compared(_own(folder, False, ("own.csv", "rmu.csv")), names)
+
+
+def untouched(folder: Path) -> str:
+    """Compare the fit with one of more weight decay on models that neither was developed on, as
+    `_compared`.
+
+    folder: as of `summary`, with untouched/own.csv.
+    """
+    names = {"as `t3 unlearn`": "new fit", "more decay": "more decay"}
+    return _compared(_own(folder / "untouched", False), names)
+
+
+def _compared(found: pd.DataFrame, of_method: dict[str, str]) -> str:
+    """Write a line for each kind of rows and method, over the models that all methods have. What
+    the base and the retrained model say is read from the first method's lines.
+
+    of_method: {name of a method: its choice in the table}.
+    """
+    indexed = {name: part.set_index(["model", "seed"]) for name, part in found.groupby("choice")}
+    first, *others = (indexed[choice] for choice in of_method.values())
+    models, lines = first.index, list[dict[str, str]]()
+    for each in others:
+        models = models.intersection(each.index)
     for kind in [each for each in KINDS if each in models]:
-        t3 = indexed["new fit"].loc[models].loc[kind]
+        of = first.loc[models].loc[kind][COUNTED_OWN].sum()
         for name, choice in of_method.items():
-            part = indexed[choice].loc[models.intersection(indexed[choice].index)].loc[kind]
-            sums, of = part[COUNTED_OWN].sum(), t3[COUNTED_OWN].sum()
+            part = indexed[choice].loc[models].loc[kind]
+            sums = part[COUNTED_OWN].sum()
             lines.append(
                 {
                     "rows to forget": f"{sums['rows']:.0f} {KINDS[kind]}",

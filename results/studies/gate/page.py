@@ -36,7 +36,7 @@ def blocks(results: Path) -> dict[str, str]:
     leaks = pd.concat([ends, ours]).replace({"split": LABELLED}).sort_values("split", kind="stable")
     leaks = leaks.assign(sampler=sampler(leaks), n=counted(leaks, "rows_leaking", "rows"))
     gated = {"": lines["model"], "split": lines["split"].map(LABELLED), "T, θ": dials} | GATED
-    nats = {"to forget, nats": "to_forget", "to keep, nats": "to_keep", "AUC": "auc"}
+    nats = {"to forget, nats": "to_forget", "to keep, nats": "to_keep", "AUC of entropy": "auc"}
     first = {"": told["model"].replace(LABELS), "split": told["split"].map(LABELLED)}
     return {
         "gates": shown(lines, gated, texts=3),

@@ -149,7 +149,7 @@ def test_the_numbers_that_people_typed_into_readme_are_those_of_the_tables():
     claims = pd.read_csv(ROOT / "results/profiles/cpu/tables/claims.csv").set_index("id")
     found = claims.loc["t5-untempered@here", "numbers"]
     small, large = re.findall(r"T3 \(T = 1\) (\d) of 7", found)
-    assert f"in {large} of 7 worlds (5%: {small})" in text
+    assert f"in {large} of 7 worlds (5% split: {small})" in text
 
     lines = pd.read_csv(ROOT / "results/studies/own/own.csv", dtype=str)
     lines = lines[~lines["model"].str.startswith("smollm2")]
