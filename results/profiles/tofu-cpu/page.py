@@ -20,14 +20,14 @@ ERRORS = {
     "Retain Error": "retain_error",
     "total variation": "total_variation",
 }
-# beside the other retrained model; kept: answers that the base gives word for word
+# beside the other retrained model; of the answers that the base gives word for word, how many stay
 SECOND = ERRORS | {
     "D": "ks_statistic",
     "Forget Quality": "forget_quality",
     "score": "score",
     "words": "mu_rouge",
     "Model Utility": "mu",
-    "kept": "kept_before",
+    "stay word for word": "kept_before",
     "harmless": "harmless",
     "secrets": "secrets",
 }
@@ -111,7 +111,9 @@ def told(texts: pd.DataFrame, models: pd.Series) -> str:
         way=texts["way"].replace(GIVEN).where(texts["way"] != AS_WRITTEN, texts["tau"].map(ASKED)),
     ).pivot(index="model", columns="way", values="told")
     return table(
-        cells.loc[models, [*ASKED.values(), *OTHERWISE]].rename(LABELS).reset_index(names="")
+        cells.loc[models[models.isin(cells.index)], [*ASKED.values(), *OTHERWISE]]
+        .rename(LABELS)
+        .reset_index(names="")
     )
 
 

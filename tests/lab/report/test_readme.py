@@ -265,7 +265,15 @@ def test_the_page_about_tofus_text_is_that_of_both_bases():
     kept = "keeps {:.0%} of the answers word for word, where T3 (least) keeps {:.0%}"
     assert kept.format(rmu["kept_before"], least["kept_before"]) in page
     assert rmu["forget_error"] > least["forget_error"] and rmu["mu_rouge"] > least["mu_rouge"]
-    assert f"(p = {rmu['forget_quality']:.2f})" in page and f"a = {rmu['a']:g}." in page
+    assert (
+        f"(p = {rmu['forget_quality']:.2f})" in page and f"*RMU (least)* a = {rmu['a']:g}," in page
+    )
+    wga = pd.read_csv(tables / "baselines_each.csv").set_index("model").loc["WGA (least)"]
+    wgas = (points[0]["method"] == "WGA").sum()
+    price = f"costs {wga['retain_error'] / each.loc['Retrained', 'retain_error']:.2f} times as much"
+    told = f"**WGA** ({wgas} points) {price} as a retrained model, keeps {wga['kept_before']:.0%},"
+    assert f"{told} and D rejects it." in page and wga["forget_quality"] < 0.05
+    assert f"*WGA (least)* a = {wga['a']:g}." in page
     hard = points[1][points[1]["chosen"] & (points[1]["labels"] == "hard")].iloc[0]
     assert (hard["temperature"], hard["gate"]) == (2, 0.5)
 
