@@ -13,6 +13,8 @@ from t3lib.own.phrases import SMALL_TALK
 
 # Sets of rows that a head must leave alone -> their title.
 LEFT_ALONE = {"retain": "kept", "held_out_retain": "kept, held out", "other": "in neither file"}
+# The models that the fit was developed on, and those that nobody had looked at.
+DEVELOPED, UNTOUCHED = "own.csv", "untouched/own.csv"
 PRETRAINED = "smollm2-"  # how cases of results/studies/own with SmolLM2 begin
 # Fits with a part left out or added.
 PARTS = ("without slips", "without astray", "without either", "without forms", "every token")
@@ -45,13 +47,17 @@ COUNTED_OWN = [
 
 def summary(folder: Path) -> str:
     """Write what came out for own rows, in one line for each kind: of small models that were taught
-    them, and of SmolLM2.
+    them, those that nobody had looked at where there are some, and of SmolLM2.
 
-    folder: with own.csv and capitals/report.json.
+    folder: with own.csv, untouched/own.csv and capitals/report.json.
     """
-    found, lines = _own(folder, False).query("choice == 'new fit'"), []
+    developed, untouched = (
+        _own(folder, False, (name,)).query("choice == 'new fit'") for name in (DEVELOPED, UNTOUCHED)
+    )
+    lines = []
     for kind, title in KINDS.items():
-        part = found[found["model"] == kind]
+        part = untouched[untouched["model"] == kind]
+        part = part if len(part) else developed[developed["model"] == kind]
         sums, retrained = part[COUNTED_OWN].sum(), part["leaking_retrained"].astype(float).sum()
         of_retrained = (part["status_retrained"] == "pass").sum()
         lines.append(
@@ -83,12 +89,12 @@ def _statuses(verdicts: Iterable[str]) -> str:
 
 
 def judged(folder: Path) -> str:
-    """Write how often the verdict on the small models and the judge agree. The judge finds a model
+    """Write how often the verdict on all small models and the judge agree. The judge finds a model
     leaking if it gets more facts than of a model that was retrained without the rows.
 
     folder: as of `summary`.
     """
-    found = _own(folder, False).query("choice == 'new fit'")
+    found = _own(folder, False, (DEVELOPED, UNTOUCHED)).query("choice == 'new fit'")
     more = found["judge"] > found["judge_retrained"]
     passed = found["status"] == "pass"
     lines = [
@@ -114,7 +120,10 @@ def models(folder: Path, pretrained: bool = False, whole: str = "") -> str:
     models. whole: the name of the whole fit, if a column is wanted that names the fits.
     """
     lines = []
-    found = _own(folder, pretrained).sort_values(["model", "seed"], kind="stable")
+    names = [DEVELOPED] if pretrained else [DEVELOPED, UNTOUCHED]
+    found = _own(folder, pretrained, names).sort_values(["model", "seed"], kind="stable")
+    if not whole:
+        found = found[found["choice"] == "new fit"]
     for _, row in found.iterrows():
         retrained = "–" if pd.isna(row["leaking_retrained"]) else row["leaking_retrained"]
         leaks = f"{row['leaking']:.0f} ({row['leaking_before']:.0f}; {retrained})"
@@ -156,7 +165,7 @@ def parts(folder: Path) -> str:
 
     folder: as of `summary`, with tricks/own.csv.
     """
-    found, lines = _own(folder / "tricks", False), []
+    found, lines = _own(folder / "tricks", False, [DEVELOPED]), []
     found = found.set_index(["choice", "model", "seed"])[COUNTED_OWN]
     for choice in PARTS:
         other, whole = found.loc[choice], found.loc["new fit"].loc[found.loc[choice].index]
@@ -191,7 +200,7 @@ def beside_rmu(folder: Path) -> str:
     folder: as of `summary`, with rmu.csv.
     """
     names = {"T3": "new fit", "RMU": "RMU", "RMU (keeping)": "RMU (keeping)"}
-    return _compared(_own(folder, False, ("own.csv", "rmu.csv")), names)
+    return _compared(_own(folder, False, (DEVELOPED, "rmu.csv")), names)
 
 
 def untouched(folder: Path) -> str:
@@ -201,7 +210,7 @@ def untouched(folder: Path) -> str:
     folder: as of `summary`, with untouched/own.csv.
     """
     names = {"as `t3 unlearn`": "new fit", "more decay": "more decay"}
-    return _compared(_own(folder / "untouched", False), names)
+    return _compared(_own(folder, False, (UNTOUCHED,)), names)
 
 
 def _compared(found: pd.DataFrame, of_method: dict[str, str]) -> str:
@@ -238,7 +247,7 @@ def _compared(found: pd.DataFrame, of_method: dict[str, str]) -> str:
     return table(pd.DataFrame(lines), texts=2)
 
 
-def _own(folder: Path, pretrained: bool, names: Iterable[str] = ("own.csv",)) -> pd.DataFrame:
+def _own(folder: Path, pretrained: bool, names: Iterable[str]) -> pd.DataFrame:
     """Return the lines of some files with a column for each measure. What the retrained models have
     of it is in the columns leaking_retrained and status_retrained.
     """

@@ -76,6 +76,7 @@ def blocks(results: Path) -> dict[str, dict[str, str]]:
         "own-models": own.models(results / "studies" / "own"),
         "own-judged": own.judged(results / "studies" / "own"),
         "own-parts": own.parts(results / "studies" / "own"),
+        "own-untouched": own.untouched(results / "studies" / "own"),
         "own-rmu": own.beside_rmu(results / "studies" / "own"),
         "own-tricks-smollm2": own.models(results / "studies" / "own" / "tricks", True, "all"),
         "own-smollm2": own.models(results / "studies" / "own", pretrained=True),

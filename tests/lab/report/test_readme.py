@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from conftest import ROOT
+from scipy.stats import fisher_exact
 
 from t3lab.report import departures, own, plots_gate, readme, render
 from t3lab.study.ablations import ABLATIONS
@@ -21,6 +22,7 @@ from t3lib.core.errors import UserError
 RETRAINED = "retrained without the rows"
 SPLIT = "forget10"
 LEAKING = ("leaking", "leaking_before")  # of own.csv
+OWN = ROOT / "results" / "studies" / "own"
 DETAIL = ROOT / "results" / "README.md"
 PAGES = sorted((ROOT / "results" / "pages").glob("*.md"))
 OTHERS = ["ARTIFACT.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"]
@@ -151,15 +153,59 @@ def test_the_numbers_that_people_typed_into_readme_are_those_of_the_tables():
     small, large = re.findall(r"T3 \(T = 1\) (\d) of 7", found)
     assert f"in {large} of 7 worlds (5% split: {small})" in text
 
-    lines = pd.read_csv(ROOT / "results/studies/own/own.csv", dtype=str)
-    lines = lines[~lines["model"].str.startswith("smollm2")]
-    wide = lines.pivot(index=["choice", "model", "seed"], columns="measure", values="value")
+    wide = of_small_models()
     retrained = wide.loc["retrained", "status"].value_counts()
-    told = f"of {retrained.sum()} retrained models {retrained['pass']} pass, one gets a No."
-    assert told in text and retrained["no"] == 1
-    fits = wide.loc["new fit"]
-    [passed] = fits.loc[fits["status"] == "pass", ["judge", "judge_retrained"]].to_numpy()
-    assert [*passed] == ["5", "4"] and "gets five facts, of a retrained one four" in text
+    told = f"of {retrained.sum()} retrained models {retrained['pass']} pass, two get a No."
+    assert told in text and retrained["no"] == 2
+    assert sorted(beyond_retrained(wide)) == [0, 1, 1]
+    assert "of three passes of small models two are [false](results/pages/own.md)." in text
+
+
+def of_small_models():
+    """The lines of all small models that learned rows by heart, with a column for each measure."""
+    files = (OWN / "own.csv", OWN / "untouched" / "own.csv")
+    lines = pd.concat(pd.read_csv(file, dtype=str) for file in files)
+    lines = lines[~lines["model"].str.startswith("smollm2")]
+    return lines.pivot(index=["choice", "model", "seed"], columns="measure", values="value")
+
+
+def beyond_retrained(wide):
+    """Of each pass, how many facts more the judge gets than of a retrained model."""
+    passed = wide.loc["new fit"].query("status == 'pass'")
+    return passed["judge"].astype(int) - passed["judge_retrained"].astype(int)
+
+
+def test_own_models_are_told_as_their_lines_say():
+    page = " ".join(TEXTS[ROOT / "results" / "pages" / "own.md"].split())
+    wide = of_small_models()
+    fits, retrained = wide.loc["new fit"], wide.loc["retrained", "status"].value_counts()
+    statuses = fits["status"].value_counts()
+    assert (len(fits), statuses["pass"], statuses["cannot tell"]) == (21, 3, 3)
+    assert "**Of 21 small models that learned their rows by heart three pass the report," in page
+    assert (beyond_retrained(wide) > 0).sum() == 2 and "two of them falsely, and of three" in page
+    assert f"{retrained['pass']} of 21 pass, two get a No." in page and retrained["no"] == 2
+    counts = [
+        [fits.loc[(slice(None), seeds), name].drop("builtin", errors="ignore").astype(int).sum()
+         for name in ("leaking", "rows")]
+        for seeds in ([*"345"], [*"012"])
+    ]  # fmt: skip
+    (fresh, of), (developed, _) = counts
+    told = f"{fresh} of {of} rows leak**, on models of the same kinds that the fit was developed on"
+    assert f"**Where nobody had looked {told} {developed}; chance may explain" in page
+    assert fisher_exact([[k, n - k] for k, n in counts]).pvalue > 0.05
+
+
+def test_more_weight_decay_is_told_as_its_lines_say():
+    page = " ".join(TEXTS[ROOT / "results" / "pages" / "own_fits.md"].split())
+    wide, kept = of_small_models(), ("held_out_retain_unchanged", "other_unchanged")
+    more = wide.loc["more decay"]
+    parts = more, wide.loc["new fit"].loc[more.index]
+    leaks = [part["leaking"].astype(int).sum() for part in parts]
+    stay = [part[[*kept]].astype(int).to_numpy().sum() for part in parts]
+    told = (
+        "**As many rows leak** ({}; as `t3 unlearn` fits {}), and not more answers stay ({}; {})."
+    )
+    assert told.format(*leaks, *stay) in page and abs(leaks[0] - leaks[1]) < 2
 
 
 def test_the_first_finding_is_that_of_the_table():
@@ -353,11 +399,9 @@ def test_what_nobody_fitted_costs_where_it_was_chosen_so():
 
 
 def test_the_share_of_answers_that_t3_unlearn_changes_is_that_of_the_small_models():
-    lines = pd.read_csv(ROOT / "results" / "studies" / "own" / "own.csv", dtype=str)
-    lines = lines[(lines["choice"] == "new fit") & ~lines["model"].str.startswith("smollm2")]
-    sums = lines.set_index("measure")["value"]
+    fits = of_small_models().loc["new fit"]
     known, same = (
-        sum(sums[f"{name}_{key}"].astype(int).sum() for name in ("held_out_retain", "other"))
+        sum(fits[f"{name}_{key}"].astype(int).sum() for name in ("held_out_retain", "other"))
         for key in ("known_before", "unchanged")
     )
     told = f"changes {1 - same / known:.0%} of the answers that it was not fitted on."
