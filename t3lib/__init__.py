@@ -19,7 +19,7 @@ Reading order. Each package imports only packages named before it:
     baselines    the unlearning methods that T3 is compared with
     theory       the Gaussian experiments and the bounds; without torch
     cli          the command `t3`, which finds the verbs of own and of the laboratory
-    own          your own model and rows: unlearn, lessons, answers, leak, verdict, report, serve
+    own          own models: unlearn, lessons, answers, leak, kept, verdict, report, serve
 The laboratory, notebooks/t3lab, regenerates the paper's tables and figures with all of these.
 
 Equations of the paper:

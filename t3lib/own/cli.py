@@ -46,8 +46,8 @@ EXITS = (
     "Exit code 0 is a pass: no row is told beyond guessing in any kind of asking (Fisher's exact"
     " test, Holm at 5%), and no exact test shows that under 95% of the answers to keep stay. 3:"
     " rows leak or answers changed (No); under two thirds of the rows are told by the base and not"
-    " guessed by T3, or it tells in too few ways, or answers no row to keep that was left out of"
-    " the fit (Cannot tell); it knows under a tenth of the rows (Nothing to forget)."
+    " guessed by T3, or the base tells in too few ways, or no row to keep that was left out of the"
+    " fit (Cannot tell); it knows under a tenth of the rows (Nothing to forget)."
 )
 ANSWER = 10_000  # most characters in one line of `t3 generate`
 

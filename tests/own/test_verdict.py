@@ -224,7 +224,7 @@ def test_texts_state_the_thresholds_of_the_code(tokenizer):
         assert f"{100 * kept.STAY:.0f}% of the answers to keep" in text
         assert f"Holm at {100 * leak.LEVEL:.0f}%" in text
         assert "under two thirds of the rows are told by the base and not guessed by T3" in text
-        assert "tells in too few ways" in text
+        assert "the base tells in too few ways" in text
         assert "under a tenth" in text and "left out of the fit" in text
     assert verdict.JUDGED == 2 / 3
     # rows told more often than guessing does are among those told, so one limit holds for both

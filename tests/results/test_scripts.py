@@ -240,6 +240,11 @@ def test_a_search_that_grows_trains_only_what_is_new(cpu_worlds):
     assert len(trainings(["RMU"], farther, search)) == len(grid.rates) * len(grid.weights)
     assert len(trainings(["RMU"], grid, search[:0])) == len(grid.rates) * len(grid.weights)
 
+    floor = search[search["method"] == "Retrained"].iloc[0].to_dict()
+    made["check_same_bases"](search, floor)
+    with pytest.raises(UserError, match="of other base models"):
+        made["check_same_bases"](search, floor | {"leak": floor["leak"] + 1e-6})
+
     # Of a point that is there twice the new row counts.
     point = search[search["method"] == "RMU"].iloc[[0]].assign(leak=0.0, retain_error=0.0)
     found = made["chosen"](pd.concat([search, point]))

@@ -114,7 +114,7 @@ def judged(folder: Path) -> str:
 
 
 def models(folder: Path, pretrained: bool = False, whole: str = "") -> str:
-    """Write a table with one line for each small model and way of fitting.
+    """Write a table with one line for each small model, or with `whole` for each model and fit.
 
     folder: as of `summary`. pretrained: SmolLM2 with its kinds of rows, in place of the small
     models. whole: the name of the whole fit, if a column is wanted that names the fits.

@@ -36,13 +36,14 @@ about those that Forget Quality chose, and one seed. A first search of RMU chose
 WGA chose the smallest weight, 0.2. So 0.04 was added. --methods takes some methods alone.
 --held-out is as in guided.py: no method is trained on the rows to keep that are evaluated. Where
 the table of the search has all shares of a training, it is not trained and tried again: a grid can
-grow.
+grow. So each profile, set of base models and --held-out needs a folder of its own.
 
 It writes below --out: tables/baselines_search.csv, baselines_each.csv, baselines_texts.csv and
 baselines/made.json. The models are cached in .t3cache.
 """
 
 import copy
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -126,7 +127,9 @@ def make(
         if world == 0:
             path = tables / "baselines_search.csv"
             old = pd.read_csv(path) if path.is_file() else pd.DataFrame(columns=SEARCH)
-            new = searched(given, trainings(methods, grid, old), grid, held_out)
+            if held_out:  # other trainings with the same settings
+                old = old[~old["method"].isin(methods)]
+            new = searched(given, methods, grid, held_out, old)
             found = chosen(pd.concat([old, new] if len(old) else [new]))
             render.write_table(tables, "baselines_search", found)
             if not tiny:
@@ -186,22 +189,26 @@ def trainings(
     return [each for each in every if not {*grid.shares} <= done.get(each, {*()})]
 
 
-def searched(
-    profile: profiles.Profile,
-    wanted: Sequence[tuple[str, float, float]],
-    grid: Grid,
-    held_out: bool,
-) -> pd.DataFrame:
-    """Return the errors of points in world 0, as means over seeds, and of Retrained.
+def check_same_bases(old: pd.DataFrame, floor: Mapping[str, float]) -> None:
+    """Raise UserError if a table of a search is of other base models. floor: Retrained's errors."""
+    for leak in old.loc[old["method"] == "Retrained", "leak"]:
+        if not math.isclose(leak, floor["leak"], rel_tol=1e-9):
+            raise UserError("the search in --out is of other base models: choose another folder")
 
-    wanted: of `trainings`. Each is tried at all shares of the grid.
+
+def searched(
+    profile: profiles.Profile, methods: Sequence[str], grid: Grid, held_out: bool, old: pd.DataFrame
+) -> pd.DataFrame:
+    """Return the errors of the points in world 0 that the table `old` lacks, as means over seeds,
+    and of Retrained.
     """
     study = guided.opened(profile, 0, SPLIT, held_out=held_out)
     judge = guided.retrained(study, 0)
     floor = guided.errors_beside(study, judge, guided.retrained(study, 1))
 
+    check_same_bases(old, floor)
     rows: list[dict[str, Any]] = []
-    seeded = [*product(wanted, grid.seeds)]
+    seeded = [*product(trainings(methods, grid, old), grid.seeds)]
     for (method, lr, weight), seed in progress_bar(seeded, desc="trainings"):
         same = {"split": SPLIT, "method": method, "lr": lr, "alpha_r": weight}
         with suppress(Diverged):

@@ -3,7 +3,8 @@
     python results/studies/own/make.py --out results/studies/own
     python results/studies/own/make.py --cases gpt2,short --seeds 0 --out results/studies/own
     python results/studies/own/make.py --cases gpt2 --seeds 0 --choices "new fit,as drawn"
-    python results/studies/own/make.py --seeds 3,4,5 --choices "new fit,more decay"
+    python results/studies/own/make.py --cases gpt2,short,customers --seeds 3,4,5 \
+        --choices "new fit,more decay" --out results/studies/own/untouched
     python results/studies/own/make.py --cases smollm2-customers --seeds 0 --out results/studies/own
 
 A case is a kind of small model with its rows. gpt2: GPT-2 models that learned sentences. short:

@@ -189,9 +189,9 @@ def test_own_models_are_told_as_their_lines_say():
          for name in ("leaking", "rows")]
         for seeds in ([*"345"], [*"012"])
     ]  # fmt: skip
-    (fresh, of), (developed, _) = counts
-    told = f"{fresh} of {of} rows leak**, on models of the same kinds that the fit was developed on"
-    assert f"**Where nobody had looked {told} {developed}; chance may explain" in page
+    (fresh, of), (developed, before) = counts
+    told = f"{fresh} of {of} rows leak**, and {developed} of {before} where the fit was developed;"
+    assert f"**Where nobody had looked {told} chance may explain" in page
     assert fisher_exact([[k, n - k] for k, n in counts]).pvalue > 0.05
 
 
@@ -202,10 +202,9 @@ def test_more_weight_decay_is_told_as_its_lines_say():
     parts = more, wide.loc["new fit"].loc[more.index]
     leaks = [part["leaking"].astype(int).sum() for part in parts]
     stay = [part[[*kept]].astype(int).to_numpy().sum() for part in parts]
-    told = (
-        "**As many rows leak** ({}; as `t3 unlearn` fits {}), and not more answers stay ({}; {})."
-    )
-    assert told.format(*leaks, *stay) in page and abs(leaks[0] - leaks[1]) < 2
+    told = "**As many rows leak** ({}; by `t3 unlearn` {}), and not more answers stay ({}; {})."
+    assert told.format(*leaks, *stay) in page
+    assert abs(leaks[0] - leaks[1]) < 2 and stay[0] <= stay[1]
 
 
 def test_the_first_finding_is_that_of_the_table():
