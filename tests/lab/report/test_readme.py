@@ -334,6 +334,9 @@ def test_free_text_on_tofus_text_is_that_of_the_table():
         return sum(each for each in both if each <= both[one]) / sum(both)
 
     assert set(texts["rows"]) == {100}
+    cells = cells_of("free_texts_tofu", ROOT / "results" / "pages" / "least_tofu.md")
+    shown = {model for model, _ in cells}
+    assert len(shown) == len(texts.index.unique("model")) == 6 and "T3" in shown
     written = texts.xs("as written", level="way")["whole"]
     fewest, most = written["RMU (least)"].min(), written["RMU (least)"].max()
     assert f"As written RMU (least) tells {fewest} to {most} rows whole, T3 hardly one." in page
