@@ -47,7 +47,8 @@ COUNTED_OWN = [
 
 def summary(folder: Path) -> str:
     """Write what came out for own rows, in one line for each kind: of small models that were taught
-    them, those that nobody had looked at where there are some, and of SmolLM2.
+    them, and of SmolLM2. Of a kind with models that nobody had looked at while the fit was made,
+    these alone count.
 
     folder: with own.csv, untouched/own.csv and capitals/report.json.
     """
@@ -195,7 +196,7 @@ def parts(folder: Path) -> str:
 
 
 def beside_rmu(folder: Path) -> str:
-    """Compare T3 and RMU on the small models that RMU was trained on, as `_compared`.
+    """Compare T3 and RMU on the small models that RMU was trained on, in the table of `_compared`.
 
     folder: as of `summary`, with rmu.csv.
     """
@@ -204,8 +205,8 @@ def beside_rmu(folder: Path) -> str:
 
 
 def untouched(folder: Path) -> str:
-    """Compare the fit with one of more weight decay on models that neither was developed on, as
-    `_compared`.
+    """Compare the fit with a fit of more weight decay, in the table of `_compared`, on models that
+    were made after both had been fixed.
 
     folder: as of `summary`, with untouched/own.csv.
     """

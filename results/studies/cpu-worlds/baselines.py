@@ -181,8 +181,8 @@ def part_of_the_way(base: Any, model: Any, share: float) -> Any:
 def trainings(
     methods: Sequence[str], grid: Grid, old: pd.DataFrame
 ) -> list[tuple[str, float, float]]:
-    """Return (method, learning rate, alpha_r) of what a search trains: all but those of which the
-    table `old` has every share.
+    """Return what a search trains, each as (method, learning rate, alpha_r): all of the grid but
+    what the table `old` has at every share.
     """
     done = {key: {*part["a"]} for key, part in old.groupby(["method", *DIALS[:2]])}
     every = product(methods, grid.rates, grid.weights)
