@@ -7,7 +7,8 @@ guided.py writes no free text there, because 400 rows would take hours. Here eve
 asked, five of each author: the samples and greedy answers of guided.py in all ways of asking, of
 the base, T3 as Forget Quality tunes it, T3 (least), T3 (guided), RMU (least) and a retrained model,
 with the settings of OUT/tables. What a text gives away is counted as in the worlds, by words of an
-answer that guessing does not say. The counts of a trial with ten rows were seen before.
+answer that guessing does not say. The counts of a trial with ten rows were seen before. Models that
+the table has are not asked again; WGA (least) and T3 with trained guides came later.
 
 It writes OUT/tables/free_texts.csv and OUT/free_texts.json; DIR has TOFU's files. The base models
 are those of make_bases.py on this machine. Another processor gives other weights, so the script
@@ -25,7 +26,7 @@ import pandas as pd
 from t3lab import results, script
 from t3lab.report import render
 from t3lib.core.errors import UserError
-from t3lib.core.files import project_root, write_json
+from t3lib.core.files import project_root
 from t3lib.tofu.likelihood import UNTILTED
 from t3lib.tofu.unlearning_errors import summary
 
@@ -54,19 +55,27 @@ def make(data: str | None, out: Path, tiny: bool) -> None:
         if not np.isclose(summary(of_base)["leak"], each.loc[("Original", SPLIT), "leak"]):
             raise UserError(f"{tables}/guided_each.csv is of another base: run guided.py first")
     study = replace(study, evaluation_rows=rows | {"forget": rows["forget"][::EVERY]})
+    path = out / "tables" / "free_texts.csv"
+    old = pd.read_csv(path) if path.is_file() else pd.DataFrame(columns=COLUMNS)
+    grid = guided.GRIDS["cpu" if tiny else "tofu-cpu"]
     search = pd.read_csv(tables / "guided_search.csv")
-    settings = guided.settings_of(search, SPLIT, "chosen")
+    every = guided.settings_of(search, SPLIT, "chosen")
+    settings = {name: each for name, each in every.items() if name not in {*old["model"]}}
+    guides = guided.guides_of(given, grid, 1, SPLIT)
+    others = "Retrained" not in {*old["model"]}
     found = []
-    for names, model, tilts in guided.models(study, given["hyper"], settings, True):
+    for names, model, tilts in guided.models(study, given["hyper"], settings, others, guides):
         for name, ways in zip(names, guided.free_texts(study, model, tilts)):
             found += [{"model": name} | way for way in ways]
     points = pd.read_csv(tables / "baselines_search.csv")
     points = points[points["chosen"] & (points["split"] == SPLIT)]
+    points = points[~(points["method"] + " (least)").isin(old["model"])]
     for facts, model in baselines.chosen_models(study, given, points):
         [ways] = guided.free_texts(study, model, UNTILTED)
         found += [{"model": facts["model"]} | way for way in ways]
-    render.write_table(out / "tables", "free_texts", pd.DataFrame(found)[COLUMNS])
-    write_json(out / "free_texts.json", script.made(began))
+    new = pd.DataFrame(found, columns=COLUMNS)
+    render.write_table(out / "tables", "free_texts", pd.concat([old, new], ignore_index=True))
+    script.note(out / "free_texts.json", ", ".join(new["model"].drop_duplicates()), began)
 
 
 OPTIONS: script.Options = {

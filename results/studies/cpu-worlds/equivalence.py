@@ -169,6 +169,7 @@ def models(
 ) -> Iterator[tuple[list[str], Any, list[Tilt]]]:
     """Yield names, a model and its tilts, for every model. tables: with the two searches."""
     search = pd.read_csv(tables / "guided_search.csv")
+    search = search[search["labels"].isin(["hard", "guided"])]
     settings = guided.settings_of(search, study.split, "chosen")
     names, base, tilts = next(guided.models(study, profile["hyper"], settings, True))
     yield names, base, [*tilts]

@@ -69,8 +69,7 @@ from t3lib.tofu.data import retain_of
 from t3lib.tofu.evaluation import metrics_of, score
 from t3lib.tofu.likelihood import UNTILTED, answer_losses, answer_positions
 
-SIZES = {"small": {"hidden": 64, "layers": 1}, "smaller": {"hidden": 32, "layers": 1}}
-PAIR_SEED = 5  # of the small models; retrained models have 0 to 3
+SIZES = {size: guided.GRIDS["cpu"].guides[size] for size in ("small", "smaller")}
 ALPHAS = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0)
 BETWEEN = (1.6, 1.7, 1.8, 1.9)
 HEAT = (1.0, 1.25, 1.5, 2.0, 3.0, 4.0)
@@ -139,7 +138,9 @@ def pair_of(
 ) -> tuple[Any, Any]:
     """Return q and r of a world; train them if they are missing. size: changes of the stage."""
     stage = stage_of(profile["data"], profile["stage"] | size | {"seed": world})
-    folders = [bases.ensure_base(stage, name, PAIR_SEED) for name in (retain_of(split), "full")]
+    folders = [
+        bases.ensure_base(stage, name, guided.GUIDE_SEED) for name in (retain_of(split), "full")
+    ]
     q, r = (load_model(str(folder), **profile["load"])[0] for folder in folders)
     return q, r
 
