@@ -85,7 +85,7 @@ SCRIPTS = [  # script, its arguments, files that it must write
         "studies/gate/make.py",
         [],
         ["tables/gate_cpu.csv", "tables/gate_leak.csv", "tables/gate_dial.csv", "tuned.yaml"]
-        + ["figures/gate_dial.svg", "made.json"],
+        + ["figures/gate_dial.svg", "runs.json.gz", "made.json"],
     ),
     ("studies/own/make.py", [], ["own.csv"]),
     ("studies/own/rmu.py", [], ["rmu.csv"]),

@@ -45,7 +45,7 @@ from t3lab.report.tables import OURS, OWN_RATE
 from t3lab.study.several import Work
 from t3lab.study.study import open_study
 from t3lib.core.errors import UserError
-from t3lib.core.files import atomic_write, project_root, read_json, write_json
+from t3lib.core.files import project_root, read_json, write_json
 from t3lib.core.progress import progress_bar
 from t3lib.own.truths import word_set
 
@@ -175,8 +175,7 @@ def kept(run: results.Run) -> dict[str, Any]:
 def write_runs(path: Path, runs: dict[str, Any]) -> None:
     """Add runs to a world's file, or replace old ones."""
     known = json.loads(gzip.decompress(path.read_bytes())) if path.is_file() else {}
-    with atomic_write(path, "wb") as handle:
-        handle.write(gzip.compress(json.dumps(known | runs).encode(), mtime=0))
+    results.write_packed(path, known | runs)
 
 
 def summary(each: pd.DataFrame) -> pd.DataFrame:

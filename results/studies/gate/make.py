@@ -10,9 +10,10 @@ compared with retrained models that are held out. Seed 1 is audited and sampled.
 
 It writes below --out: tuned.yaml has every trial and what was chosen; the table `gate_cpu` what
 each choice hides and keeps; `gate_leak` the rows that leak in sixteen samples; `gate_dial` and a
-figure what happens at T3's own rate and T as the gate moves from 0 to 1. made.json says which
-command and commit made them. It takes about half an hour of one core, a third of it to train base
-models, which .t3cache keeps.
+figure what happens at T3's own rate and T as the gate moves from 0 to 1. runs.json.gz has
+the metrics and the truth ratio of every row of each run behind gate_cpu and gate_dial, made.json
+which command and commit made them. It takes about half an hour of one core, a third of it to train
+base models, which .t3cache keeps.
 """
 
 import time
@@ -46,6 +47,7 @@ DIAL = (0.0, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0)
 KNOWN = ("recognized_verbatim", "auc", "facts")  # measures of an audit
 MEANS = ["fq", *HELD_OUT, "mu", "mu_rouge", "retain_prob", "retain_rouge", "retain_tr"]
 MEANS += ["ra_rouge", "wf_rouge"]
+KEPT = ("method", "split", "seed", "T", "hyper", "metrics", "truth_ratio")  # of a run
 CPU = (
     "T3 with a gate, with neutral tokens and with both, at the learning rate, T and gate with the"
     " best mean Forget Quality against the first retrained model (FQ), beside T3 as tuned and"
@@ -70,26 +72,36 @@ def make(out: Path, tiny: bool) -> None:
     profile = profiles.load_profile("cpu")
     profile = script.tiny(profile, grids={"T3": [{"lr": 1e-3}]}) if tiny else profile
     gates, dial = ((0.5,), (0.5, 1.0)) if tiny else (GATES, DIAL)
-    began, lines, leaks, moved = time.process_time(), [], [], []
+    began, lines, leaks, moved, every_run = time.process_time(), [], [], [], {}
     for split in profile["splits"]:
         study = open_study(split, **{name: profile[name] for name in WORLD})
         chosen = dict(choices(study, profile, gates, out / "tuned.yaml"))
         retrained = seeds_of("Retrained", profile["seeds"])
         held_out = [*run_method(study, "Retrained", seeds=retrained, settings={})]
+        of_split = every_run[split] = {"Retrained": held_out}
         for name, settings in chosen.items():
             known, colder = audited(study, settings, FEW if tiny else sampling())
             every = settings_of("T3", settings)
             row = {name: every[name] for name in ("lr", "temperature", "gate", "untrained")}
-            row |= means(study, profile["seeds"], settings, held_out) | known
+            of_split[name] = [*run_method(study, "T3", seeds=profile["seeds"], settings=settings)]
+            row |= means(of_split[name], held_out) | known
             lines.append({"split": split, "model": name} | row)
             leaks += [{"split": split, "model": name} | each for each in colder]
         for gate in dial:
-            row = means(study, profile["seeds"], chosen["T3"] | {"gate": gate}, held_out)
-            moved.append({"split": split, "gate": gate} | row)
+            at, name = chosen["T3"] | {"gate": gate}, f"T3, gate {gate:g}"
+            of_split[name] = [*run_method(study, "T3", seeds=profile["seeds"], settings=at)]
+            moved.append({"split": split, "gate": gate} | means(of_split[name], held_out))
     tables = {"gate_cpu": (lines, CPU), "gate_leak": (leaks, LEAK), "gate_dial": (moved, MOVED)}
     for name, (rows, caption) in tables.items():
         render.write_table(out / "tables", name, pd.DataFrame(rows), caption=caption)
     render.save_figure(out / "figures" / "gate_dial.svg", plots_gate.dial(pd.DataFrame(moved)))
+    kept = {
+        split: {
+            name: [{key: run[key] for key in KEPT} for run in runs] for name, runs in of.items()
+        }
+        for split, of in every_run.items()
+    }
+    results.write_packed(out / "runs.json.gz", kept)
     write_json(out / "made.json", script.made(began))
 
 
@@ -113,14 +125,11 @@ def choices(
         yield name, entry["chosen"]
 
 
-def means(
-    study: Study, seeds: list[int], settings: Settings, retrained: list[Any]
-) -> dict[str, Any]:
-    """Return the means over seeds of what T3 with these settings hides and keeps.
+def means(runs: Sequence[results.Run], retrained: Sequence[results.Run]) -> dict[str, Any]:
+    """Return the means over seeds of what T3 with some settings hides and keeps.
 
-    retrained: run records of the held-out models.
+    runs: of these settings. retrained: of the held-out models.
     """
-    runs = [*run_method(study, "T3", seeds=seeds, settings=settings)]
     frame = results.tidy([*retrained, *runs]).query("method == 'T3'")
     return {"n_seeds": len(frame)} | frame[MEANS].mean().to_dict()
 
