@@ -43,20 +43,22 @@ class Tables(dict[str, pd.DataFrame]):
     Missing.
 
     runs: run files, whose labels of splits become `splits`. The tables `BESIDE` come from a folder
-    beside it, such as `cpu-worlds` beside `cpu`, or else from the committed one of this name: a
-    single run of a profile has no worlds of its own.
+    beside it, such as `cpu-worlds` beside `cpu`, or else from the committed one of this name,
+    because a single run of a profile has no worlds of its own; without either from its own.
     """
 
     def __init__(self, folder: str | Path, runs: Sequence[Mapping[str, Any]] = ()) -> None:
         super().__init__()
-        self.folder, self.splits = Path(folder), results.split_labels(results.tidy(runs))
+        self.folder, self.runs = Path(folder), runs
+        self.splits = results.split_labels(results.tidy(runs))
 
     def __missing__(self, name: str) -> pd.DataFrame:
         results_of = self.folder.parent
         if name in BESIDE:
             beside = Path(f"{results_of}{BESIDE[name]}")
             studies = project_root() / "results" / "studies"
-            results_of = beside if beside.is_dir() else studies / beside.name
+            places = beside, studies / beside.name, results_of
+            results_of = next(place for place in places if place.is_dir())
         path = results_of / self.folder.name / f"{name}.csv"
         if not path.is_file() or (table := pd.read_csv(path)).empty:
             raise Missing(name)

@@ -15,7 +15,7 @@ from functools import wraps
 
 import numpy as np
 import pandas as pd
-from scipy.stats import binomtest
+from scipy.stats import binomtest, ttest_1samp
 from scipy.stats import f as fisher
 
 from t3lab.claims.findings import D, Finding, Missing, Tables, gaps, joined, less, listed
@@ -30,6 +30,7 @@ TEN = tuple(name for name in paper_table(1)["method"].unique() if name not in ("
 REJECTED = 0.05  # a Forget Quality below this rejects: what "zero" must mean for a p-value
 FRACTION = 0.1  # what "a small fraction" means at most
 SAME = 0.005  # means of ROUGE-L that differ by less are called equal
+TRIED = "at the rates that were tried"  # a restriction
 NOISE = 0.2  # two runs' seconds differed by less, but for one method of ten (28%)
 
 
@@ -83,17 +84,17 @@ def _not_unlearning(tables: Tables, split: str) -> list[str]:
 @on_both_splits
 def mu_rouge_best(tables: Tables, split: str) -> Finding:
     """T3's MU-ROUGE is higher than that of every competitive baseline, by more than its 95%
-    interval. T3 is competitive itself: no baseline is nearer to a retrained model beyond chance.
+    interval. T3 is competitive itself: no baseline is nearer to a retrained model beyond chance. If
+    one of them stands at an end of what was tried, the claim is restricted to that.
     """
     rivals, nearer, whole = _rivals(tables, split)
     words = less(tables, split, "mu_rouge").reindex(rivals).dropna(subset="t3_less")
     behind, ahead = words["t3_high"] < 0, words["t3_low"] > 0
+    told = f"T3's MU-ROUGE less that of the competitive: {gaps(words)}"
     holds = bool(ahead.all() and not nearer) and (len(words) == len(rivals) and whole or None)
-    return Finding(
-        holds,
-        f"T3's MU-ROUGE less that of the competitive: {gaps(words)}",
-        no_order=not (nearer or behind.any()),
-    )
+    if holds and (ends := [name for name in rivals if _edge(tables, split, name)]):
+        return Finding(False, f"{told} ({', '.join(ends)}: at an end of the rates)", TRIED)
+    return Finding(holds, told, no_order=not (nearer or behind.any()))
 
 
 @on_both_splits
@@ -108,7 +109,8 @@ def more_stable(tables: Tables, split: str) -> Finding:
     mine, rest = spread["T3"], spread.drop(index="T3")
     p = fisher.cdf((mine / rest) ** 2, count["T3"] - 1, count[rest.index] - 1)
     refuted = bool(((1 - p) * len(rest) < REJECTED).any())
-    told = f"sd of D, n = {count['T3']}: {listed(spread.sort_values().to_dict())}"
+    over = "worlds" if "world" in tables["worlds_each"] else "seeds"
+    told = f"sd of D over {count['T3']} {over}: {listed(spread.sort_values().to_dict())}"
     return Finding(bool((p < REJECTED).all()) and whole, told, no_order=not refuted)
 
 
@@ -146,12 +148,23 @@ def mu_unreliable(tables: Tables) -> Finding:
     return Finding(holds, told)
 
 
-@on_both_splits
-def generation_kept(tables: Tables, split: str) -> Finding:
-    """T3's probability of retain answers is below the original's, but its ROUGE-L is not, neither
-    on rows to keep nor on real authors and world facts. What T3 at T = 1 loses, too, is not the
-    fault of tempering. Undecided where the tuned T is 1.
+def generation_kept(tables: Tables) -> Finding:
+    """T3's probability of retain answers is below the original's, but tempering loses no words: of
+    T3 and T3 at T = 1 the MU-ROUGE over worlds, or else ROUGE-L of the same questions in three
+    sets, does not differ beyond chance (95%), and no mean is lower by more than `SAME`. Of the
+    paper there are only means, of T3 and the original. Splits whose tuned T is 1 do not count.
     """
+    parts = {split: _words_kept(tables, split) for split in SPLITS}
+    tempered = [
+        part._replace(numbers=f"{tables.splits[split]} {part.numbers}")
+        for split, part in parts.items()
+        if part.holds is not None
+    ]
+    return joined(tempered) if tempered else Finding(None)
+
+
+def _words_kept(tables: Tables, split: str) -> Finding:
+    """Decide it on one split; holds is None where the tuned T is 1."""
     table = tables["tofu"][lambda rows: rows["split"] == split].set_index("method")
     names = ["retain_prob", "retain_rouge", "ra_rouge", "wf_rouge"]
     table = table.reindex(["Original", OWN_RATE, "T3"], columns=["T", *names])
@@ -159,14 +172,45 @@ def generation_kept(tables: Tables, split: str) -> Finding:
     if before.isna().any() or after.isna().any():
         raise Missing("tofu")
     down = np.fmin(before, cold) - after > SAME  # without T = 1, as in the paper, nan
-    down["retain_prob"] = before["retain_prob"] - after["retain_prob"] > SAME
     told = ", ".join(
         f"{name} {before[name]:.3f} → {after[name]:.3f}"
         + ("" if np.isnan(cold[name]) else f" (T = 1: {cold[name]:.3f})")
         for name in names
     )
-    holds = bool(down["retain_prob"] and not down.drop("retain_prob").any())
-    return Finding(None if table.loc["T3", "T"] == 1 else holds, told)
+    T, lost = table.loc["T3", "T"], down.drop("retain_prob").any()
+    sure, how = _lost_words(tables, split, T)
+    less_likely = before["retain_prob"] - after["retain_prob"] > SAME
+    holds = bool(less_likely and not (lost if sure is None else sure or lost))
+    chance = sure is False and bool(lost and less_likely)
+    return Finding(None if T == 1 else holds, f"{told}{how}", no_order=chance)
+
+
+def _lost_words(tables: Tables, split: str, T: float) -> tuple[bool | None, str]:
+    """Return whether T3 at T writes fewer words than at T = 1 beyond chance, and the evidence; None
+    and "" where neither worlds nor texts of both tell it.
+    """
+    with suppress(Missing):
+        rows = tables["worlds"].query(
+            "split == @split and measure == 'mu_rouge' and method == @OWN_RATE"
+        )
+        for _, row in rows.iterrows():
+            low, high = row["t3_low"], row["t3_high"]
+            shown = f"{row['t3_less']:+.3f} ({low:+.3f} to {high:+.3f})"
+            return bool(high < 0), f"; over worlds MU-ROUGE less that of T = 1: {shown}"
+    written = {
+        run["T"]: run["records"]
+        for run in tables.runs
+        if (run["method"], run["split"], run["w"]) == ("T3", split, 1) and run["records"]
+    }
+    if not {1.0, T} <= {*written}:
+        return None, ""
+    told, p = [], []
+    for name in ("retain", "ra", "wf"):
+        hot, cold = (np.array([row["rouge"] for row in written[at][name]]) for at in (T, 1.0))
+        p.append(ttest_1samp(hot - cold, 0, alternative="less").pvalue)
+        told.append(f"{name} {(hot - cold).mean():+.3f} (p = {p[-1]:.2g})")
+    sure = bool(min(p) * len(p) < REJECTED)
+    return sure, f"; ROUGE-L less that at T = 1, by question: {', '.join(told)}"
 
 
 # ---- Table 5 and T3's other choices -------------------------------------------------------------
@@ -191,7 +235,7 @@ def t5_untempered(tables: Tables, split: str) -> Finding:
     rows = tables["temperature"].query("split == @split and T == 1")
     if rows.empty:
         raise Missing("temperature")
-    row, n, edge = rows.iloc[0], ROWS[split], ""
+    row, n, edge = rows.iloc[0], ROWS[split], _edge(tables, split, OWN_RATE)
 
     # our own world, then held-out models, then other worlds: the best evidence there is
     found, told = [row["fq"]], "FQ at T = 1: {:.2g}"
@@ -211,16 +255,22 @@ def t5_untempered(tables: Tables, split: str) -> Finding:
                     f"{name} {hit:g} of {of:g}"
                     for name, (hit, of) in counts.reindex(shown).dropna().iterrows()
                 )
-        with suppress(Missing):
-            search = tables["search"].set_index(["split", "method"])["edge"].dropna()
-            edge = search.get((split, OWN_RATE), "")
 
     rejected = bool(np.mean(np.array(found) < REJECTED) > 0.5)
     holds = None if np.isnan(found).any() else rejected and not edge
     few = not rejected and n < ROWS[split]
     note = f" ({edge} that was tried)" if edge else ""
-    under = "at the rates that were tried" if edge and rejected else ""
-    return Finding(holds, told.format(*found) + note, under, no_order=few)
+    return Finding(holds, told.format(*found) + note, TRIED * bool(edge and rejected), few)
+
+
+def _edge(tables: Tables, split: str, method: str) -> str:
+    """Return which of a method's chosen values is the first or last that was tried, or "". It is ""
+    of the paper's methods, whose search it does not print.
+    """
+    with suppress(Missing):
+        edges = tables["search"].set_index(["split", "method"])["edge"].dropna()
+        return str(edges.get((split, method), ""))
+    return ""
 
 
 @on_both_splits
@@ -228,20 +278,23 @@ def t5_interior(tables: Tables, split: str) -> Finding:
     """Some T inside the range has a better Forget Quality than the lowest and than the highest T.
 
     One T is better than another if the test rejects the other alone (Forget Quality below 0.05). If
-    neither the inside nor an end is better, there is no order.
+    neither the inside nor an end is better, there is no order. If T = 1 is rejected at the highest
+    rate that was tried, the claim is restricted to the rates that were tried.
     """
-    fq = _by_T(tables, split)
+    fq, edge = _by_T(tables, split), _edge(tables, split, OWN_RATE)
     inside, ends = fq.iloc[1:-1].max() >= REJECTED, fq.iloc[[0, -1]] >= REJECTED
     told = f"best T {fq.idxmax():g}: {listed(fq.to_dict(), 'FQ({:g}) = {:.3f}')}"
-    return Finding(bool(inside and not ends.any()), told, no_order=bool(inside or not ends.any()))
+    found = Finding(bool(inside and not ends.any()), told, no_order=bool(inside or not ends.any()))
+    if found.holds and edge:
+        return Finding(False, f"{told} (T = 1: {edge} that was tried)", TRIED)
+    return found
 
 
 @on_both_splits
 def forget_error_tempered(tables: Tables, split: str) -> Finding:
     """With a retrained model in the place of p_r, the Forget Error of T3 at the T that Forget
     Quality chose is lower than at T = 1, each with its own learning rate: in more worlds than
-    chance explains (sign test, p < 0.05). Restricted if it is higher there, and at another T lower
-    for the same head.
+    chance explains (sign test, p < 0.05). What the same head has at its best T is told beside it.
     """
     chosen = tables["search"].query("split == @split").set_index("method")["chosen"]
     if not {"T3", OWN_RATE} <= {*chosen.index}:
@@ -268,16 +321,15 @@ def forget_error_tempered(tables: Tables, split: str) -> Finding:
     )
 
     # the head of the chosen T at all T
-    head, under = values[warm["lr"]].unstack("world"), ""
+    head = values[warm["lr"]].unstack("world")
     if 1.0 in head.index:
         best = head.mean(axis=1).idxmin()
-        of, less_there = lower(head.loc[1.0], head.loc[best])
+        of, _ = lower(head.loc[1.0], head.loc[best])
         told += (
             f"; the same head: {head.loc[1.0].mean():.2f} → {head.loc[best].mean():.2f} at T ="
             f" {best:g}, lower in {of}"
         )
-        under = "for a weak head, at a T near 1" if less_there else ""
-    return Finding(sure, told, under, no_order=not sure and not lower(after, before)[1])
+    return Finding(sure, told, no_order=not sure and not lower(after, before)[1])
 
 
 def _settings(chosen: str) -> dict[str, float]:

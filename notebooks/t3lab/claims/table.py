@@ -116,7 +116,8 @@ def _row(claim: dict[str, str], ours: Finding, theirs: Finding) -> dict[str, str
     refuted = NO_ORDER if theirs.no_order else "no"
     printed = "" if theirs.holds is None else "yes" if theirs.holds else refuted
     fails = verdict in (FAILS, RESTRICTED) or verdict == NOT_RUN and printed == "no"
-    why = claim["note"] if fails else OPEN if ours.no_order or theirs.no_order else ""
+    only = f"Only {ours.under}. " if verdict == RESTRICTED else ""
+    why = only + claim["note"] if fails else OPEN if ours.no_order or theirs.no_order else ""
     parts = [f"paper: {theirs.numbers}" if theirs.numbers else "", ours.numbers]
     told = " | ".join(filter(None, parts))
     return claim | {"printed": printed, "verdict": verdict, "note": why, "numbers": told}

@@ -1,5 +1,7 @@
 """Say in words what the tables of notebook 01 show."""
 
+from collections.abc import Mapping
+
 import numpy as np
 import pandas as pd
 
@@ -40,3 +42,45 @@ def findings(first: pd.DataFrame, best: pd.DataFrame, bounds: pd.DataFrame) -> s
         f"3. Every bound holds in all {len(bounds)} cases, and three are loose: the median bound is"
         f" {loose}."
     )
+
+
+def untilted(v_f: float) -> float:
+    """Return the Forget Error of p itself, which nothing tilts, for a forget part this wide."""
+    return float(GaussianMixture(v_f=v_f).forget_error(KNOWS_NOTHING, 1.0))
+
+
+def evidence(panels: Mapping[str, pd.DataFrame], n: int) -> dict[str, str]:
+    """Write what is shown beside the verdict on each of the paper's sentences, by claim.
+
+    panels: {"n = 25": rows by v_f, …, "every n": rows by n}, with the columns (measure, T). n: the
+    one of which errors are shown.
+    """
+    least = pd.DataFrame(
+        {case: rows["forget_error"].idxmin(axis=1) for case, rows in panels.items() if "=" in case}
+    )
+    by_v_f = (f"{v:g}: {', '.join(f'{T:g}' for T in row)}" for v, row in least.iterrows())
+    best = f"T of the least Forget Error at {', '.join(least)}, by v_f: {'; '.join(by_v_f)}"
+    shown = panels[f"n = {n}"]["forget_error"]
+    tilted = (f"{v:g}: {untilted(v):.3g} → {cold:.3g}" for v, cold in shown[1.0].items())
+    return dict.fromkeys(
+        ("e1-sharp-monotone", "e1-middle-tradeoff", "e1-flat-untempered", "e1-hotter"), best
+    ) | {
+        "guidance-can-fail": f"Forget Error of p → with f, T = 1, n = {n}, by v_f: "
+        + ", ".join(tilted),
+        "e1-flat-sensitive": _over_T(panels[f"n = {n}"], "retain_error"),
+        "retain-rises": _over_T(panels["every n"], "retain_error"),
+        "e2-best-t": _over_T(panels["every n"], "forget_error"),
+        "e2-untempered": _over_T(panels["every n"], "forget_error"),
+    }
+
+
+def _over_T(rows: pd.DataFrame, measure: str) -> str:
+    """Write the values of a measure at T = 1, where they are least, and at the highest T."""
+    error = rows[measure]
+    ends = zip(error.index, error.iloc[:, 0], error.min(axis=1), error.idxmin(axis=1))
+    parts = [
+        f"{value:g}: {cold:.3g} → {low:.3g} (T = {T:g}) → {hot:.3g}"
+        for (value, cold, low, T), hot in zip(ends, error.iloc[:, -1])
+    ]
+    over = f"T = 1 → least → T = {error.columns[-1]:g}, by {error.index.name}"
+    return f"{measure.replace('_', ' ').title()} at {over}: {', '.join(parts)}"
