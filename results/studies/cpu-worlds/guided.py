@@ -771,7 +771,7 @@ def figure(each: pd.DataFrame) -> Figure:
     drawn, axes = panels(len(splits), len(SHOWN), (6.8, 0.7 + 1.5 * len(splits)), sharex="col")
     for row, split in zip(axes, splits):
         part = each[each["split"] == split]
-        there = {*part["model"]}
+        there = {*part["model"]} - {NAMES["chosen"][kind] for kind in TRAINED}
         names = [name for name in each["model"].drop_duplicates() if name in there][::-1]
         for axis, (measure, title) in zip(row, SHOWN.items()):
             floor = part.loc[part["model"] == "Retrained", measure].mean()

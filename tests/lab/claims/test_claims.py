@@ -496,7 +496,7 @@ def test_the_forget_error_is_lower_at_the_chosen_T_if_it_is_in_nearly_all_worlds
     ]
     whole = pd.DataFrame(errors[1::2] + same, columns=columns)
     found = llm.forget_error_tempered(given(tmp_path, search=search, errors_each=whole))
-    assert found.holds is False and not found.under and found.no_order  # lower in 5 of 8
+    assert found.holds is False and not found.under and not found.no_order
     assert "0.38 → 0.32 at T = 1.25, lower in 8" in found.numbers
     with pytest.raises(Missing):
         other = each[each["lr"] < 0.01]
