@@ -148,12 +148,17 @@ def verdicts(results: Path) -> str:
         )
         for of_models in (False, True)
     )
+    words = {HOLDS: "hold", RESTRICTED: "under a condition", FAILS: "do not"}
+    words |= {NO_ORDER: "chance may explain"}
+    of_theory, of_models = (
+        "none holds, " * (not counts[HOLDS])
+        + ", ".join(f"{counts[each]} {said}" for each, said in words.items() if counts[each])
+        for counts in (theory, models)
+    )
     return (
         f"- **[Claims](results/profiles/cpu/tables/claims.md)** of the paper: of {theory.total()}"
-        f" about theory {theory[HOLDS]} hold, {theory[RESTRICTED]} under a condition,"
-        f" {theory[FAILS]} do not; of {models.total() - models[NOT_RUN]} about language models at"
-        f" `cpu` {models[HOLDS] or 'none'} holds, {models[RESTRICTED]} under a condition,"
-        f" {models[FAILS]} do not, {models[NO_ORDER]} chance may explain."
+        f" about theory {of_theory}; of {models.total() - models[NOT_RUN]} about language models at"
+        f" `cpu` {of_models}."
     )
 
 
