@@ -8,6 +8,7 @@ import runpy
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import product
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,7 +17,7 @@ import pytest
 import torch
 from conftest import ROOT
 from matplotlib.text import Text
-from scipy.stats import norm
+from scipy.stats import ks_2samp, norm
 
 from t3lab.audit import run as audit_run
 from t3lab.script import made as record
@@ -177,6 +178,29 @@ def test_the_tables_of_guided_labels_are_made_from_its_committed_runs():
     made["check_edges"](search)
     assert made["missed"](each) == each["missed"].fillna("").tolist()
     pd.testing.assert_frame_equal(made["means"](each), table, check_dtype=False)
+
+
+def test_the_tables_of_the_gate_are_the_means_of_its_committed_runs():
+    """D and Forget Quality beside three retrained models, from truth ratios; two other means."""
+    folder = RESULTS / "studies" / "gate"
+    packed = json.loads(gzip.decompress((folder / "runs.json.gz").read_bytes()))
+    lines = committed("studies/gate/make.py", "gate_cpu")
+    moved = committed("studies/gate/make.py", "gate_dial")
+    moved["model"] = [f"T3, gate {gate:g}" for gate in moved["gate"]]
+    for _, row in pd.concat([lines, moved]).iterrows():
+        models = packed[row["split"]]
+        tests = [
+            ks_2samp(run["truth_ratio"]["forget"], other["truth_ratio"]["forget"])
+            for run, other in product(models[row["model"]], models["Retrained"])
+        ]
+        assert len(tests) == row["n_seeds"] * row["n_references"]
+        found = {
+            "ks_held_out": np.mean([test.statistic for test in tests]),
+            "fq_held_out": np.mean([test.pvalue for test in tests]),
+        }
+        for name, key in {"mu": "model_utility", "mu_rouge": "mu_rouge"}.items():
+            found[name] = np.mean([run["metrics"][key] for run in models[row["model"]]])
+        assert found == pytest.approx(row[[*found]].astype(float).to_dict(), rel=1e-9), row["model"]
 
 
 def test_the_table_untempered_counts_its_committed_answers():

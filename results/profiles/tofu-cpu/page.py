@@ -91,8 +91,9 @@ def blocks(results: Path) -> dict[str, str]:
     again = pd.concat([pd.read_csv(of_again / name) for name in files])
     again = again.sort_values("model", key=lambda names: names == "Retrained", kind="stable")
     found["guided_tofu_again"] = lines(again, again["model"].replace(LABELS), SECOND)
-    asked = again.loc[again["model"] != "WGA (least)", "model"]  # it wrote no free text
-    found["free_texts_tofu"] = told(pd.read_csv(of_again / "free_texts.csv"), asked)
+    texts = pd.read_csv(of_again / "free_texts.csv")
+    asked = again.loc[again["model"].isin(texts["model"]), "model"]
+    found["free_texts_tofu"] = told(texts, asked)
 
     each = pd.read_csv(tables / "errors_each.csv")
     each = each[(each["method"] != "T3") | (each["temperature"] == 2)]  # as Forget Quality chose

@@ -339,7 +339,7 @@ def test_free_text_on_tofus_text_is_that_of_the_table():
     assert set(texts["rows"]) == {100}
     cells = cells_of("free_texts_tofu", ROOT / "results" / "pages" / "least_tofu.md")
     shown = {model for model, _ in cells}
-    assert len(shown) == len(texts.index.unique("model")) == 6 and "T3" in shown
+    assert len(shown) == len(texts.index.unique("model")) == 7 and "T3" in shown
     written = texts.xs("as written", level="way")["whole"]
     fewest, most = written["RMU (least)"].min(), written["RMU (least)"].max()
     assert f"As written RMU (least) tells {fewest} to {most} rows whole, T3 hardly one." in page
@@ -353,7 +353,13 @@ def test_free_text_on_tofus_text_is_that_of_the_table():
     assert f"gives away {least} of 100, RMU {rmu}, a retrained model {floor} (" in page
     assert f"p = {p(least, floor):.4f}, picked after looking;" in page and 2.5 < least / floor < 3.5
     of = texts.xs("as written", level="way")["leaks"].unstack("tau")
-    more = of.loc[["T3", "T3 (least)", "T3 (guided)", "RMU (least)"]] > of.loc["Retrained"]
+    by_rule = ["T3 (least)", "T3 (guided)", "RMU (least)"]
+    wga = told["WGA (least)", "in 13 other ways"]
+    assert f"**WGA (least) gives away least of the four that the rule chose**, {wga} in" in page
+    assert (texts.loc["WGA (least)", "whole"] == 0).all() and "no row whole" in page
+    ways = texts["leaks"].unstack("model")[["WGA (least)", *by_rule]].sum()
+    assert ways.idxmin() == "WGA (least)"
+    more = of.loc[["T3", *by_rule]] > of.loc["Retrained"]
     assert more.mean(axis=None) > 0.7, "at most samplers"
 
 
