@@ -30,7 +30,7 @@ from transformers import (
 
 from t3lib.classifier import pooling
 from t3lib.classifier.features import width_of
-from t3lib.classifier.head import T3Head
+from t3lib.classifier.head import SETTINGS, T3Head
 from t3lib.core.errors import UserError, printable
 from t3lib.core.hub import located
 from t3lib.core.models import CACHE, load_model
@@ -513,10 +513,10 @@ class ModelOfHead:
     ) -> T3ForCausalLM:
         """Return `T3ForCausalLM.from_pretrained(name)`.
 
-        name, revision: of the head. dtype: of the base. device_map: a device, or {"": device}.
-        options: further arguments of `T3ForCausalLM.from_pretrained`. Those that Transformers adds
-        have no effect, and no code from the Hub is run, whatever the call says. UserError for any
-        other device_map.
+        name, revision: of the head. config: the head's, with the settings of the head that the call
+        names. dtype: of the base. device_map: a device, or {"": device}. options: further arguments
+        of `T3ForCausalLM.from_pretrained`. Those that Transformers adds have no effect, and no code
+        from the Hub is run, whatever the call says. UserError for any other device_map.
         """
         if isinstance(device_map, Mapping) and {*device_map} != {""}:
             raise UserError("device_map: load the base by itself, and give it as base=")
@@ -524,8 +524,10 @@ class ModelOfHead:
         given: dict[str, Any] = {"device": device, "dtype": str(dtype).removeprefix("torch.")}
         given |= {key: options[key] for key in {*options} - FROM_TRANSFORMERS}
         given = {key: each for key, each in given.items() if each not in (None, "None", "auto", "")}
-        head = T3Head.from_pretrained(name, revision=revision)
-        head.w = getattr(config, "w", head.w)  # Transformers writes w=2 of a call into the config
+        # Transformers writes w=2 of a call into the config, and so every setting that a head saves.
+        values = {key: getattr(config, key, None) for key in SETTINGS}
+        settings = {key: value for key, value in values.items() if value is not None}
+        head = T3Head.from_pretrained(name, revision=revision, **settings)
         return T3ForCausalLM.from_pretrained(head, **given)
 
 
