@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from t3lib.baselines.forward import answer_counts, answer_logp, batch_of
 from t3lib.baselines.losses import nll
-from t3lib.core.errors import Diverged, UserError
+from t3lib.core.errors import Diverged, UserError, printable
 from t3lib.core.files import atomic_write
 from t3lib.core.progress import progress_bar
 from t3lib.core.rows import Example
@@ -63,10 +63,12 @@ def finetune(
     settings: those of `settings.LOOP` that differ from its defaults (lr, epochs, …).
 
     Batches hold rows of similar length and are drawn anew in every epoch. Returns the log of
-    `optimise`. UserError for no examples or bad settings, Diverged as of `optimise`.
+    `optimise`. UserError for no examples or bad settings, other errors as of `optimise`.
     """
     if not examples:
         raise UserError("there are no examples to train on")
+    if unknown := sorted(settings.keys() - LOOP.keys()):
+        raise UserError(f"finetune has no setting {printable(unknown[0])!r}")
     checked = {name: check(name, value, like=LOOP[name]) for name, value in settings.items()}
     chosen = LOOP | checked
     lengths = [len(example.ids) for example in examples]
@@ -121,12 +123,15 @@ def optimise(
 
     The log is {"steps", "epochs", "seconds", "loss": mean over steps for each epoch}. Diverged at
     the first loss or gradient that is not finite; the weights are then those before that step.
+    UserError for a model without weights that can be trained.
     """
     started = time.perf_counter()
     epochs, warmup_epochs = settings["epochs"], settings["warmup_epochs"]
     if not warmup_epochs <= epochs:
         raise UserError(f"warmup_epochs {warmup_epochs} must lie between 0 and epochs ({epochs})")
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if not parameters:
+        raise UserError("no weight of the model can be trained: none has requires_grad")
     optimizer = make_optimizer(
         settings["optimizer"], parameters, settings["lr"], settings["weight_decay"]
     )

@@ -43,6 +43,15 @@ def test_finetuning_learns_in_place(tiny_model, tokenizer, switched):
     assert not model.training
 
 
+def test_what_cannot_be_trained_is_one_line(tiny_model, tokenizer):
+    examples, frozen = encode_rows(tokenizer, ROWS), copy.deepcopy(tiny_model)
+    with pytest.raises(UserError, match="finetune has no setting 'learning_rate'"):
+        train.finetune(frozen, examples, pad_id=0, learning_rate=1e-3)
+    frozen.requires_grad_(False)
+    with pytest.raises(UserError, match="no weight of the model can be trained"):
+        train.finetune(frozen, examples, pad_id=0)
+
+
 def test_a_killed_training_goes_on_from_its_last_epoch(tiny_model, tokenizer, tmp_path):
     """To the last digit, moments of AdamW and learning rate included."""
     examples, path = encode_rows(tokenizer, ROWS), tmp_path / "state.pt"
