@@ -30,6 +30,7 @@ Item = TypeVar("Item")
 # Epoch e of seed s draws from the random stream s · SEEDS + e, so that no two epochs of any two
 # seeds share a stream.
 SEEDS = 100_003
+MOMENTS = ("exp_avg", "exp_avg_sq", "state1", "state2")  # of AdamW, and of bitsandbytes'
 
 
 @dataclass(frozen=True)
@@ -179,8 +180,11 @@ def optimise(
 def save_state(path: Path, model: nn.Module, optimizer: Any, losses: list[float]) -> None:
     """Write weights, the optimiser's state and the mean loss of each epoch, as safetensors."""
     tensors = {f"model.{name}": weight.detach() for name, weight in model.named_parameters()}
-    for index, state in optimizer.state_dict()["state"].items():
-        tensors |= {f"optimizer.{index}.{name}": value for name, value in state.items()}
+    for index, weight in enumerate(optimizer.param_groups[0]["params"]):
+        for name, value in optimizer.state.get(weight, {}).items():
+            # bitsandbytes counts steps in an int, and its weights share their tables of codes.
+            value = value.clone() if "qmap" in name else torch.as_tensor(value)
+            tensors[f"optimizer.{index}.{name}"] = value
     with atomic_write(path, "wb") as handle:
         handle.write(safetensors.torch.save(tensors, {"losses": json.dumps(losses)}))
 
@@ -188,22 +192,36 @@ def save_state(path: Path, model: nn.Module, optimizer: Any, losses: list[float]
 def resume(path: Path, model: nn.Module, optimizer: Any) -> list[float]:
     """Load in place what `save_state` wrote; return the mean loss of each epoch that is done.
 
-    UserError if the file is damaged or belongs to another training.
+    UserError if the file is damaged or belongs to another training; the model is then unchanged.
     """
-    state: dict[int, dict[str, Tensor]] = {}
-    weights = dict(model.named_parameters())
+    state: dict[int, dict[str, Any]] = {}
+    weights = {f"model.{name}": weight for name, weight in model.named_parameters()}
+    moments = {
+        f"optimizer.{index}.{name}": weight
+        for index, weight in enumerate(optimizer.param_groups[0]["params"])
+        for name in MOMENTS
+    }
     try:
         with safetensors.safe_open(path, framework="pt") as file, torch.no_grad():
-            for key in file.keys():
-                kind, _, name = key.partition(".")
-                if kind == "model":
-                    weights[name].copy_(file.get_tensor(key))
-                else:
-                    index, _, name = name.partition(".")
-                    state.setdefault(int(index), {})[name] = file.get_tensor(key)
+            shapes = {
+                key: file.get_slice(key).get_shape()
+                for key in file.keys()
+                if key.startswith("model.") or key.endswith(MOMENTS)
+            }
+            wanted = {key: [*weight.shape] for key, weight in (weights | moments).items()}
+            if weights.keys() - shapes.keys() or not shapes.items() <= wanted.items():
+                raise ValueError("other names or shapes")
+            for key in file.keys() - weights.keys():
+                _, index, name = key.split(".", 2)
+                value = file.get_tensor(key)
+                state.setdefault(int(index), {})[name] = (
+                    value.item() if value.dtype == torch.int64 else value
+                )
             losses: list[float] = json.loads(file.metadata()["losses"])
-        groups = optimizer.state_dict()["param_groups"]
-        optimizer.load_state_dict({"state": state, "param_groups": groups})
+            groups = optimizer.state_dict()["param_groups"]
+            optimizer.load_state_dict({"state": state, "param_groups": groups})
+            for key, weight in weights.items():
+                weight.copy_(file.get_tensor(key))
     except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
         raise UserError(f"{path} is not the state of this training: remove it") from error
     return losses
