@@ -224,9 +224,7 @@ def write_texts(
         if not len(writer):
             break
         read = _read_on(reader, read, begun // size, begun % size)
-    return [
-        tokens[: tokens.index(-1)] if -1 in tokens else tokens for tokens in written.tolist()
-    ]
+    return [tokens[: tokens.index(-1)] if -1 in tokens else tokens for tokens in written.tolist()]
 
 
 def _one_by_one(

@@ -85,7 +85,7 @@ def test_a_killed_training_goes_on_from_its_last_epoch(tiny_model, tokenizer, tm
 
 
 def test_the_state_of_another_training_changes_nothing(tiny_model, tokenizer, tmp_path):
-    """A weight less, a weight more, one of another shape that would be spread, moments of others."""
+    """A weight less, a weight more, one of another shape that would be spread, other moments."""
     examples, path = encode_rows(tokenizer, ROWS), tmp_path / "state.pt"
     settings = {"pad_id": models.pad_id(tokenizer), "batch_size": 4, "lr": 1e-2}
     settings |= {"warmup_epochs": 0, "progress": train.Progress("x", path)}

@@ -167,9 +167,9 @@ def test_ids_without_a_token_are_not_missed_in_the_retain_error():
     for tau in (1.0, 0.6, 3.0):
         assert torch.allclose(retain_error(said.where(some, NEVER / tau), logp_retrained), expected)
     p = logp_retrained.exp()
-    assert torch.equal(
-        retain_error(logp, logp_retrained), (p * (logp_retrained - logp)).sum(-1)
-    ), "the same to the last digit without such ids"
+    assert torch.equal(retain_error(logp, logp_retrained), (p * (logp_retrained - logp)).sum(-1)), (
+        "the same to the last digit without such ids"
+    )
 
 
 def test_a_head_for_a_padded_vocabulary_has_a_finite_retain_error(models, answers):
