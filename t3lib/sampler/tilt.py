@@ -98,6 +98,8 @@ def gated_temperature(
     logits: (..., V) of the base. logf: (..., V), log f without the strength w, summed over heads.
     temperature: T, a number or (..., 1). gate: θ. Returns T itself for θ = 1, else (..., 1).
     """
+    if gate == 1:
+        return temperature
     f = logf.to(logits.device).exp()
     kept = torch.linalg.vecdot(logits.float().softmax(-1), f)[..., None]
     return torch.where(kept < gate, temperature, torch.ones_like(kept))
