@@ -30,6 +30,7 @@ Item = TypeVar("Item")
 # Epoch e of seed s draws from the random stream s · SEEDS + e, so that no two epochs of any two
 # seeds share a stream.
 SEEDS = 100_003
+WINDOW = 16  # batches, see `bucketed`
 MOMENTS = ("exp_avg", "exp_avg_sq", "state1", "state2")  # of AdamW, and of bitsandbytes'
 
 
@@ -87,17 +88,17 @@ def finetune(
     return optimise(model, plan, loss_of, chosen, seed=seed, progress=progress)
 
 
-def bucketed(lengths: Sequence[int], size: int, seed: int, window: int = 16) -> list[list[int]]:
+def bucketed(lengths: Sequence[int], size: int, seed: int) -> list[list[int]]:
     """Group indices into batches of rows with similar lengths, in random order.
 
-    lengths: tokens of each row. size: rows in a batch. window: the rows are shuffled, and each
-    `window` batches of them are sorted by length and cut into batches, whose order is shuffled too.
+    lengths: tokens of each row. size: rows in a batch. The rows are shuffled, and each `WINDOW`
+    batches of them are sorted by length and cut into batches, whose order is shuffled too.
     """
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(lengths), generator=generator).tolist()
     batches = []
-    for start in range(0, len(order), size * window):
-        part = sorted(order[start : start + size * window], key=lambda i: lengths[i])
+    for start in range(0, len(order), size * WINDOW):
+        part = sorted(order[start : start + size * WINDOW], key=lambda i: lengths[i])
         batches += [part[i : i + size] for i in range(0, len(part), size)]
     return [batches[i] for i in torch.randperm(len(batches), generator=generator).tolist()]
 
