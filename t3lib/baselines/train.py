@@ -182,10 +182,11 @@ def save_state(path: Path, model: nn.Module, optimizer: Any, losses: list[float]
     """Write weights, the optimiser's state and the mean loss of each epoch, as safetensors."""
     tensors = {f"model.{name}": weight.detach() for name, weight in model.named_parameters()}
     for index, weight in enumerate(optimizer.param_groups[0]["params"]):
-        for name, value in optimizer.state.get(weight, {}).items():
-            # bitsandbytes counts steps in an int, and its weights share their tables of codes.
-            value = value.clone() if "qmap" in name else torch.as_tensor(value)
-            tensors[f"optimizer.{index}.{name}"] = value
+        # bitsandbytes counts steps in an int, and its weights share their tables of codes.
+        tensors |= {
+            f"optimizer.{index}.{name}": value.clone() if "qmap" in name else torch.as_tensor(value)
+            for name, value in optimizer.state.get(weight, {}).items()
+        }
     with atomic_write(path, "wb") as handle:
         handle.write(safetensors.torch.save(tensors, {"losses": json.dumps(losses)}))
 

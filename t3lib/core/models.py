@@ -328,8 +328,9 @@ def one_thread(model: PreTrainedModel | None = None) -> Iterator[None]:
 
 def out_of_memory(error: Exception) -> bool:
     """Return True if an error says that memory ran out, on a GPU or on the CPU."""
-    said = re.search("allocate memory|out of memory", str(error), re.IGNORECASE)
-    return isinstance(error, MemoryError) or said is not None
+    return isinstance(error, MemoryError) or bool(
+        re.search("allocate memory|out of memory", str(error), re.IGNORECASE)
+    )
 
 
 def within_memory(work: Callable[[int], Result], batch_tokens: int, *, least: int = 128) -> Result:

@@ -88,7 +88,7 @@ def tilt_logits(
 
 def gated_temperature(
     logits: Tensor, logf: Tensor, temperature: float | Tensor, gate: float
-) -> float | Tensor:
+) -> Tensor:
     """T(x) = T where r(x) < θ, 1 elsewhere;  r(x) = Σ_y p(y | x) f(x, y)   (ours, not the paper's).
 
     r(x) is the classifier's estimate of the probability that the next token belongs to the data to
@@ -96,13 +96,11 @@ def gated_temperature(
     which tempers everywhere, and θ = 0 never tempers.
 
     logits: (..., V) of the base. logf: (..., V), log f without the strength w, summed over heads.
-    temperature: T, a number or (..., 1). gate: θ. Returns T itself for θ = 1, else (..., 1).
+    temperature: T, a number or (..., 1). gate: θ. Returns (..., 1).
     """
-    if gate == 1:
-        return temperature
     f = logf.to(logits.device).exp()
     kept = torch.linalg.vecdot(logits.float().softmax(-1), f)[..., None]
-    return torch.where(kept < gate, temperature, torch.ones_like(kept))
+    return torch.where((kept < gate) | (gate == 1), temperature, torch.ones_like(kept))
 
 
 def temperature_at(
@@ -114,7 +112,8 @@ def temperature_at(
 ) -> float | Tensor:
     """T(x) of `gated_temperature` for some heads; with θ = 1 nothing is computed.
 
-    logf: w log f (..., V) of each head. Other arguments and result as of `gated_temperature`.
+    logf: w log f (..., V) of each head. Other arguments as of `gated_temperature`. Returns T itself
+    for θ = 1, else (..., 1).
     """
     if gate == 1:
         return temperature
@@ -527,8 +526,9 @@ class ModelOfHead:
         given |= {key: options[key] for key in {*options} - FROM_TRANSFORMERS}
         given = {key: each for key, each in given.items() if each not in (None, "None", "auto", "")}
         # Transformers writes w=2 of a call into the config, and so every setting that a head saves.
-        values = {key: getattr(config, key, None) for key in SETTINGS}
-        settings = {key: value for key, value in values.items() if value is not None}
+        settings = {
+            key: value for key in SETTINGS if (value := getattr(config, key, None)) is not None
+        }
         head = T3Head.from_pretrained(name, revision=revision, **settings)
         return T3ForCausalLM.from_pretrained(head, **given)
 

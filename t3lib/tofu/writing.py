@@ -198,8 +198,7 @@ def write_texts(
     device, limit = reader.model.device, reading.batch_tokens
     state, end, most = (torch.tensor(each, device=device) for each in (at, reading.eos_ids, room))
     written = torch.full((len(state), max(room)), -1, device=device)
-    writer = most.nonzero()[:, 0]
-    state = state[writer]
+    state, writer = state[most > 0], (most > 0).nonzero()[:, 0]
     read = _read_states(reader, states, reading, max(room))
 
     for step in range(max(room)):
