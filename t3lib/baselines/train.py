@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from t3lib.baselines.forward import answer_counts, answer_logp, batch_of
 from t3lib.baselines.losses import nll
-from t3lib.core.errors import Diverged, UserError
+from t3lib.core.errors import Diverged, UserError, printable
 from t3lib.core.files import atomic_write
 from t3lib.core.progress import progress_bar
 from t3lib.core.rows import Example
@@ -30,6 +30,8 @@ Item = TypeVar("Item")
 # Epoch e of seed s draws from the random stream s · SEEDS + e, so that no two epochs of any two
 # seeds share a stream.
 SEEDS = 100_003
+WINDOW = 16  # batches, see `bucketed`
+MOMENTS = ("exp_avg", "exp_avg_sq", "state1", "state2")  # of AdamW, and of bitsandbytes'
 
 
 @dataclass(frozen=True)
@@ -63,10 +65,12 @@ def finetune(
     settings: those of `settings.LOOP` that differ from its defaults (lr, epochs, …).
 
     Batches hold rows of similar length and are drawn anew in every epoch. Returns the log of
-    `optimise`. UserError for no examples or bad settings, Diverged as of `optimise`.
+    `optimise`. UserError for no examples or bad settings, other errors as of `optimise`.
     """
     if not examples:
         raise UserError("there are no examples to train on")
+    if unknown := sorted(settings.keys() - LOOP.keys()):
+        raise UserError(f"finetune has no setting {printable(unknown[0])!r}")
     checked = {name: check(name, value, like=LOOP[name]) for name, value in settings.items()}
     chosen = LOOP | checked
     lengths = [len(example.ids) for example in examples]
@@ -84,17 +88,17 @@ def finetune(
     return optimise(model, plan, loss_of, chosen, seed=seed, progress=progress)
 
 
-def bucketed(lengths: Sequence[int], size: int, seed: int, window: int = 16) -> list[list[int]]:
+def bucketed(lengths: Sequence[int], size: int, seed: int) -> list[list[int]]:
     """Group indices into batches of rows with similar lengths, in random order.
 
-    lengths: tokens of each row. size: rows in a batch. window: the rows are shuffled, and each
-    `window` batches of them are sorted by length and cut into batches, whose order is shuffled too.
+    lengths: tokens of each row. size: rows in a batch. The rows are shuffled, and each `WINDOW`
+    batches of them are sorted by length and cut into batches, whose order is shuffled too.
     """
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(lengths), generator=generator).tolist()
     batches = []
-    for start in range(0, len(order), size * window):
-        part = sorted(order[start : start + size * window], key=lambda i: lengths[i])
+    for start in range(0, len(order), size * WINDOW):
+        part = sorted(order[start : start + size * WINDOW], key=lambda i: lengths[i])
         batches += [part[i : i + size] for i in range(0, len(part), size)]
     return [batches[i] for i in torch.randperm(len(batches), generator=generator).tolist()]
 
@@ -121,12 +125,15 @@ def optimise(
 
     The log is {"steps", "epochs", "seconds", "loss": mean over steps for each epoch}. Diverged at
     the first loss or gradient that is not finite; the weights are then those before that step.
+    UserError for a model without weights that can be trained.
     """
     started = time.perf_counter()
     epochs, warmup_epochs = settings["epochs"], settings["warmup_epochs"]
     if not warmup_epochs <= epochs:
         raise UserError(f"warmup_epochs {warmup_epochs} must lie between 0 and epochs ({epochs})")
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if not parameters:
+        raise UserError("no weight of the model can be trained: none has requires_grad")
     optimizer = make_optimizer(
         settings["optimizer"], parameters, settings["lr"], settings["weight_decay"]
     )
@@ -174,8 +181,12 @@ def optimise(
 def save_state(path: Path, model: nn.Module, optimizer: Any, losses: list[float]) -> None:
     """Write weights, the optimiser's state and the mean loss of each epoch, as safetensors."""
     tensors = {f"model.{name}": weight.detach() for name, weight in model.named_parameters()}
-    for index, state in optimizer.state_dict()["state"].items():
-        tensors |= {f"optimizer.{index}.{name}": value for name, value in state.items()}
+    for index, weight in enumerate(optimizer.param_groups[0]["params"]):
+        # bitsandbytes counts steps in an int, and its weights share their tables of codes.
+        tensors |= {
+            f"optimizer.{index}.{name}": value.clone() if "qmap" in name else torch.as_tensor(value)
+            for name, value in optimizer.state.get(weight, {}).items()
+        }
     with atomic_write(path, "wb") as handle:
         handle.write(safetensors.torch.save(tensors, {"losses": json.dumps(losses)}))
 
@@ -183,22 +194,36 @@ def save_state(path: Path, model: nn.Module, optimizer: Any, losses: list[float]
 def resume(path: Path, model: nn.Module, optimizer: Any) -> list[float]:
     """Load in place what `save_state` wrote; return the mean loss of each epoch that is done.
 
-    UserError if the file is damaged or belongs to another training.
+    UserError if the file is damaged or belongs to another training; the model is then unchanged.
     """
-    state: dict[int, dict[str, Tensor]] = {}
-    weights = dict(model.named_parameters())
+    state: dict[int, dict[str, Any]] = {}
+    weights = {f"model.{name}": weight for name, weight in model.named_parameters()}
+    moments = {
+        f"optimizer.{index}.{name}": weight
+        for index, weight in enumerate(optimizer.param_groups[0]["params"])
+        for name in MOMENTS
+    }
     try:
         with safetensors.safe_open(path, framework="pt") as file, torch.no_grad():
-            for key in file.keys():
-                kind, _, name = key.partition(".")
-                if kind == "model":
-                    weights[name].copy_(file.get_tensor(key))
-                else:
-                    index, _, name = name.partition(".")
-                    state.setdefault(int(index), {})[name] = file.get_tensor(key)
+            shapes = {
+                key: file.get_slice(key).get_shape()
+                for key in file.keys()
+                if key.startswith("model.") or key.endswith(MOMENTS)
+            }
+            wanted = {key: [*weight.shape] for key, weight in (weights | moments).items()}
+            if weights.keys() - shapes.keys() or not shapes.items() <= wanted.items():
+                raise ValueError("other names or shapes")
+            for key in file.keys() - weights.keys():
+                _, index, name = key.split(".", 2)
+                value = file.get_tensor(key)
+                state.setdefault(int(index), {})[name] = (
+                    value.item() if value.dtype == torch.int64 else value
+                )
             losses: list[float] = json.loads(file.metadata()["losses"])
-        groups = optimizer.state_dict()["param_groups"]
-        optimizer.load_state_dict({"state": state, "param_groups": groups})
+            groups = optimizer.state_dict()["param_groups"]
+            optimizer.load_state_dict({"state": state, "param_groups": groups})
+            for key, weight in weights.items():
+                weight.copy_(file.get_tensor(key))
     except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
         raise UserError(f"{path} is not the state of this training: remove it") from error
     return losses

@@ -8,6 +8,7 @@ pickled, so reading a head of unknown origin runs no code of it. Its texts are s
 
 import hashlib
 import json
+import os
 import re
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -84,10 +85,11 @@ def load(
     settings are arguments of `T3Head`; the weights {"A", "B"}, and `OPTIONAL` ones that are there,
     have the sizes that the settings name. UserError for anything missing, altered or not a head.
     """
-    if not Path(name).is_dir():
+    folder = Path(os.path.expanduser(name))
+    if not folder.is_dir():
         return _read(_downloaded(str(name), revision), overrides)
-    with _held(Path(name)):  # so that no save is between two of its files
-        return _read(Path(name), overrides)
+    with _held(folder):  # so that no save is between two of its files
+        return _read(folder, overrides)
 
 
 @contextmanager

@@ -6,6 +6,7 @@ combined by adding their log f.
 """
 
 import math
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
@@ -183,7 +184,8 @@ class T3Head(nn.Module, PyTorchModelHubMixin):
             if value is not None
         }
         named = model_card_kwargs or {}
-        artefact.save(Path(save_directory), settings, weights, overwrite=overwrite, named=named)
+        folder = Path(os.path.expanduser(save_directory))
+        artefact.save(folder, settings, weights, overwrite=overwrite, named=named)
 
     @classmethod
     def from_pretrained(  # type: ignore[override]

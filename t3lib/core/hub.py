@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from huggingface_hub import HfApi, try_to_load_from_cache
 from huggingface_hub.errors import (
@@ -13,7 +14,7 @@ from huggingface_hub.errors import (
 )
 
 from t3lib.core import smollm2
-from t3lib.core.errors import UserError
+from t3lib.core.errors import UserError, printable
 
 HUB_SECONDS = 5  # wait for the Hub's first answer; then its local cache is used
 MODEL_CONFIGS = ("config.json", "adapter_config.json")  # every model's folder holds one of them
@@ -39,6 +40,23 @@ def check_dataset(name: str) -> None:
         advice = "HF_HUB_OFFLINE=1 takes what was downloaded before"
         raise UserError(
             f"{name}: not a file here, and the Hub cannot be reached ({advice})"
+        ) from None
+
+
+def read_dataset(name: str, part: str | None = None, revision: str | None = None) -> list[Any]:
+    """Read all rows of the train split of a Hub data set, downloaded if need be.
+
+    name: owner/name. part: the configuration, if there are several. revision: branch, tag or
+    commit. UserError for what `check_dataset` refuses, and when the data set cannot be read.
+    """
+    check_dataset(name)
+    from datasets import load_dataset
+
+    try:
+        return list(load_dataset(name, part, revision=revision, split="train"))
+    except Exception as error:  # datasets raises whatever its server or its parser raised
+        raise UserError(
+            f"{name}: not a file here, and not to be had from the Hub ({printable(error)})"
         ) from None
 
 

@@ -27,6 +27,7 @@ Result = TypeVar("Result")
 # model, and as a field of its output. Version 5.24 renamed it.
 CACHE = "cache" if "cache" in CausalLMOutputWithPast.__dataclass_fields__ else "past_key_values"
 SMALL = 20_000_000  # parameters, see `one_thread`
+SMALLER = "load the base smaller (--load-in 8bit or 4bit)"  # advice when memory runs out
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -77,17 +78,19 @@ def load_model(
         )
         check_template(tokenizer)
         model = _load_weights(place, load)
+        if not load_in:
+            model.to(device)  # type: ignore[arg-type]
     # Of any kind: files of unknown origin pass through Transformers and the libraries below it.
     except Exception as error:
         reason = (str(error).strip().splitlines() or [""])[0] or type(error).__name__
+        if out_of_memory(error):
+            reason = f"out of memory: {SMALLER}"
         raise UserError(f"cannot load model {name}: {reason}") from error
     finally:
         logging.set_verbosity(verbosity)
         if bars:
             logging.enable_progress_bar()
 
-    if not load_in:
-        model.to(device)  # type: ignore[arg-type]
     if model.generation_config.eos_token_id is None:  # so that `generate` ends as `eos_ids` says
         model.generation_config.eos_token_id = tokenizer.eos_token_id
     for module in model.modules() if load_in == "4bit" else ():
@@ -323,6 +326,13 @@ def one_thread(model: PreTrainedModel | None = None) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+def out_of_memory(error: Exception) -> bool:
+    """Return True if an error says that memory ran out, on a GPU or on the CPU."""
+    return isinstance(error, MemoryError) or bool(
+        re.search("allocate memory|out of memory", str(error), re.IGNORECASE)
+    )
+
+
 def within_memory(work: Callable[[int], Result], batch_tokens: int, *, least: int = 128) -> Result:
     """Call work(batch_tokens); when memory runs out, warn and retry with half as many tokens.
 
@@ -333,14 +343,12 @@ def within_memory(work: Callable[[int], Result], batch_tokens: int, *, least: in
         try:
             return work(batch_tokens)
         except (MemoryError, RuntimeError) as error:  # torch.OutOfMemoryError is a RuntimeError
-            said = re.search("allocate memory|out of memory", str(error), re.IGNORECASE)
-            if isinstance(error, RuntimeError) and not said:
+            if not out_of_memory(error):
                 raise
         # Outside `except`, so that the failed pass's tensors are free before the next one.
         if batch_tokens // 2 < least:
-            advice = "load the base smaller (--load-in 8bit or 4bit)"
             raise UserError(
-                f"out of memory even with batches of {max(batch_tokens, least)} tokens: {advice}"
+                f"out of memory even with batches of {max(batch_tokens, least)} tokens: {SMALLER}"
             )
         batch_tokens //= 2
         warnings.warn(

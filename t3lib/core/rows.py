@@ -321,8 +321,8 @@ def encode_text(tokenizer: Any, start: str, rest: str) -> Example:
     return Example(ids, max(len(before), 1))
 
 
-def encode_rows(tokenizer: Any, rows: Sequence[Row], field: str = "answer") -> list[Example]:
-    """Tokenise the question and the answer `field` of each row; return one Example for each.
+def encode_rows(tokenizer: Any, rows: Sequence[Row]) -> list[Example]:
+    """Tokenise the question and the answer of each row; return one Example for each.
 
     A row may have `system`, its own system text, or `raw`: then question and answer are plain text
     (`encode_text`). One with `bare` lacks the beginning-of-sequence token that we put first; a chat
@@ -332,10 +332,10 @@ def encode_rows(tokenizer: Any, rows: Sequence[Row], field: str = "answer") -> l
     for number, row in enumerate(rows, 1):
         try:
             if row.get("raw"):
-                examples.append(encode_text(tokenizer, row["question"], row[field]))
+                examples.append(encode_text(tokenizer, row["question"], row["answer"]))
             else:
                 examples += encode_answers(
-                    tokenizer, row["question"], [row[field]], row.get("system", SYSTEM)
+                    tokenizer, row["question"], [row["answer"]], row.get("system", SYSTEM)
                 )
         except UserError as error:
             raise UserError(f"row {number}: {error}") from None

@@ -19,9 +19,9 @@ from typing import Any
 
 import pandas as pd
 
-from t3lib.core import hub
 from t3lib.core.errors import UserError, printable
 from t3lib.core.files import read_text
+from t3lib.core.hub import read_dataset
 from t3lib.core.rows import Row, check_row, check_text, parse_rows, question_of, spelled
 from t3lib.own.truths import UNSPACED, word_set
 
@@ -417,12 +417,4 @@ def _hub(path: Path) -> list[dict[str, Any]]:
             f"{name}: neither a file here (.json, .jsonl, .csv, .tsv, .parquet) nor a Hub data"
             " set's owner/name"
         )
-    hub.check_dataset(name)
-    from datasets import load_dataset
-
-    try:
-        return list(load_dataset(name, split="train"))
-    except Exception as error:  # datasets raises whatever its server or its parser raised
-        raise UserError(
-            f"{name}: not a file here, and not to be had from the Hub ({printable(error)})"
-        ) from None
+    return read_dataset(name)

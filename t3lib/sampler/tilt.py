@@ -30,7 +30,7 @@ from transformers import (
 
 from t3lib.classifier import pooling
 from t3lib.classifier.features import width_of
-from t3lib.classifier.head import T3Head
+from t3lib.classifier.head import SETTINGS, T3Head
 from t3lib.core.errors import UserError, printable
 from t3lib.core.hub import located
 from t3lib.core.models import CACHE, load_model
@@ -88,7 +88,7 @@ def tilt_logits(
 
 def gated_temperature(
     logits: Tensor, logf: Tensor, temperature: float | Tensor, gate: float
-) -> float | Tensor:
+) -> Tensor:
     """T(x) = T where r(x) < θ, 1 elsewhere;  r(x) = Σ_y p(y | x) f(x, y)   (ours, not the paper's).
 
     r(x) is the classifier's estimate of the probability that the next token belongs to the data to
@@ -96,11 +96,11 @@ def gated_temperature(
     which tempers everywhere, and θ = 0 never tempers.
 
     logits: (..., V) of the base. logf: (..., V), log f without the strength w, summed over heads.
-    temperature: T, a number or (..., 1). gate: θ. Returns T itself for θ = 1, else (..., 1).
+    temperature: T, a number or (..., 1). gate: θ. Returns (..., 1).
     """
     f = logf.to(logits.device).exp()
     kept = torch.linalg.vecdot(logits.float().softmax(-1), f)[..., None]
-    return torch.where(kept < gate, temperature, torch.ones_like(kept))
+    return torch.where((kept < gate) | (gate == 1), temperature, torch.ones_like(kept))
 
 
 def temperature_at(
@@ -112,7 +112,8 @@ def temperature_at(
 ) -> float | Tensor:
     """T(x) of `gated_temperature` for some heads; with θ = 1 nothing is computed.
 
-    logf: w log f (..., V) of each head. Other arguments and result as of `gated_temperature`.
+    logf: w log f (..., V) of each head. Other arguments as of `gated_temperature`. Returns T itself
+    for θ = 1, else (..., 1).
     """
     if gate == 1:
         return temperature
@@ -513,10 +514,10 @@ class ModelOfHead:
     ) -> T3ForCausalLM:
         """Return `T3ForCausalLM.from_pretrained(name)`.
 
-        name, revision: of the head. dtype: of the base. device_map: a device, or {"": device}.
-        options: further arguments of `T3ForCausalLM.from_pretrained`. Those that Transformers adds
-        have no effect, and no code from the Hub is run, whatever the call says. UserError for any
-        other device_map.
+        name, revision: of the head. config: the head's, with the settings of the head that the call
+        names. dtype: of the base. device_map: a device, or {"": device}. options: further arguments
+        of `T3ForCausalLM.from_pretrained`. Those that Transformers adds have no effect, and no code
+        from the Hub is run, whatever the call says. UserError for any other device_map.
         """
         if isinstance(device_map, Mapping) and {*device_map} != {""}:
             raise UserError("device_map: load the base by itself, and give it as base=")
@@ -524,8 +525,11 @@ class ModelOfHead:
         given: dict[str, Any] = {"device": device, "dtype": str(dtype).removeprefix("torch.")}
         given |= {key: options[key] for key in {*options} - FROM_TRANSFORMERS}
         given = {key: each for key, each in given.items() if each not in (None, "None", "auto", "")}
-        head = T3Head.from_pretrained(name, revision=revision)
-        head.w = getattr(config, "w", head.w)  # Transformers writes w=2 of a call into the config
+        # Transformers writes w=2 of a call into the config, and so every setting that a head saves.
+        settings = {
+            key: value for key in SETTINGS if (value := getattr(config, key, None)) is not None
+        }
+        head = T3Head.from_pretrained(name, revision=revision, **settings)
         return T3ForCausalLM.from_pretrained(head, **given)
 
 

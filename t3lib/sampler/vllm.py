@@ -11,11 +11,11 @@ nothing else.
 
 BASE is an unmodified model. Its architecture is T3LlamaForCausalLM for Llama models (SmolLM2 is
 one) and T3TransformersForCausalLM for all others, which run in vLLM's Transformers backend. t3_head
-is the folder or Hub id of a head, or a list of these, whose log f are added. t3_temperature and
-t3_gate: T and θ, by default the heads' own. `vllm_rules` says what is refused, and `vllm_check`
-lets the server ask itself whether it serves T3. With t3_choose_heads, vllm_xargs of a request may
-name some of the heads, {"t3_heads": ["HEAD"]}; by default all are added. vLLM loads this module by
-name, and no other module of t3lib imports it.
+is the folder or Hub id of a head, or a list of these, whose log f are added. t3_temperature,
+t3_gate and t3_tail: T, θ and ε, by default the heads' own. `vllm_rules` says what is refused, and
+`vllm_check` lets the server ask itself whether it serves T3. With t3_choose_heads, vllm_xargs of a
+request may name some of the heads, {"t3_heads": ["HEAD"]}; by default all are added. vLLM loads
+this module by name, and no other module of t3lib imports it.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

@@ -71,7 +71,7 @@ def witness(
     """
     _check(delta, gamma, T)
     check_within("sharpen", sharpen, 0, open_=True)
-    check_within("peak", peak, 0)
+    check_within("peak", peak, 0, open_=True)
     peak = np.asarray(peak, dtype=float)
     epsilon = -np.expm1(-np.asarray(delta, dtype=float) / gamma)
     on_retain = (1 - gamma) ** (1 / T)
@@ -208,16 +208,14 @@ def tau_star_retain(mixture: GaussianMixture, phi: Classifier, T: float) -> Arra
         ends = (np.log((tilt * np.exp(alpha * logp)).sum(axis=1)) for alpha in (1.0, 1 / T))
         slope = np.subtract(*ends) / (1 - 1 / T)
 
-        def excess(alpha: Array, i: Rows) -> Array:
+        def rate(alpha: Array, i: Rows) -> Array:
             mass = tilt[i] * np.exp(alpha[:, None] * logp[i])
-            return (mass * logp[i]).sum(axis=1) / mass.sum(axis=1) - slope[i]
+            return (mass * logp[i]).sum(axis=1) / mass.sum(axis=1)
 
-        stars = (
-            1
-            / find_root(
-                excess, (np.full(len(batch), 1 / T), stars), args=(np.arange(len(batch)),)
-            ).x
-        )
+        # It lies between ψ' at both ends, next to T = 1 up to rounding only.
+        low, every = np.full(len(batch), 1 / T), np.arange(len(batch))
+        slope = np.clip(slope, rate(low, every), rate(stars, every))
+        stars = 1 / find_root(lambda a, i: rate(a, i) - slope[i], (low, stars), args=(every,)).x
     return stars if np.ndim(phi) == 2 else float(stars[0])
 
 

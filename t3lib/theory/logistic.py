@@ -19,6 +19,7 @@ from t3lib.theory.checks import check_within
 from t3lib.theory.quadrature import Array, Rows
 
 Cost = Callable[[Array, Rows], Array]
+MAX_STEPS = 200  # of Newton's method; ten to forty are needed
 
 
 def logit(phi: Array, z: ArrayLike) -> Array:
@@ -43,12 +44,11 @@ def objective(phi: Array, z: Array, s: Array, lam: ArrayLike) -> Array:
     ).sum(axis=1)
 
 
-def fit_logistic(z: ArrayLike, s: ArrayLike, lam: ArrayLike, max_steps: int = 200) -> Array:
+def fit_logistic(z: ArrayLike, s: ArrayLike, lam: ArrayLike) -> Array:
     """argmin_φ of Eq. 3 for every data set.
 
     z, s: (M, n) or (n,); s is 1 for retain and 0 for forget.
     lam: λ ≥ 0, a number or (M,).
-    max_steps: of Newton's method.
 
     Returns φ (M, 3) or (3,). With λ > 0, data sets of one class are fitted like any others.
     UserError if λ = 0 and there is no unique minimum (one class only, separable, or fewer than
@@ -68,11 +68,11 @@ def fit_logistic(z: ArrayLike, s: ArrayLike, lam: ArrayLike, max_steps: int = 20
     lams = np.broadcast_to(np.asarray(lam, dtype=float), len(z2)).copy()
     for row in np.flatnonzero(lams == 0):
         _refuse_without_minimiser(z2[row], s2[row], int(row))
-    phi = _newton(z2, s2, lams, max_steps)
+    phi = _newton(z2, s2, lams)
     return phi[0] if np.ndim(z) == 1 else phi
 
 
-def _newton(z: Array, s: Array, lam: Array, max_steps: int) -> Array:
+def _newton(z: Array, s: Array, lam: Array) -> Array:
     """Run Newton's method with backtracking from φ = 0, until every problem has converged."""
     n = z.shape[1]
     sign = 2.0 * s - 1.0
@@ -86,7 +86,7 @@ def _newton(z: Array, s: Array, lam: Array, max_steps: int) -> Array:
     phi = np.zeros((len(z), 3))
     open_ = np.arange(len(z))
     value = cost(phi, open_)
-    for _ in range(max_steps):
+    for _ in range(MAX_STEPS):
         signs, basis, penalty, current = sign[open_], powers[open_], lam[open_], phi[open_]
         miss = expit(-signs * (basis[:, :, :3] @ current[:, :, None])[:, :, 0])
         gradient = (
@@ -108,7 +108,7 @@ def _newton(z: Array, s: Array, lam: Array, max_steps: int) -> Array:
         if len(open_) == 0:
             return phi
     raise UserError(
-        f"Newton did not converge in max_steps = {max_steps} for {len(open_)} of {len(z)} data sets"
+        f"Newton did not converge in {MAX_STEPS} steps for {len(open_)} of {len(z)} data sets"
     )
 
 

@@ -11,7 +11,7 @@ functions are ours, in float64, over the last axis of arrays of log-probabilitie
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import logsumexp
+from scipy.special import logsumexp, xlogy
 
 from t3lib.theory.checks import check_within
 from t3lib.theory.quadrature import Array
@@ -53,5 +53,4 @@ def tail_price_bound(tail: ArrayLike, T: float) -> Array:
     """
     check_within("T", T, 1)
     check_within("tail", tail, 0, 1, open_=False)
-    with np.errstate(divide="ignore"):
-        return np.asarray(-(1 - 1 / T) * np.log(np.asarray(tail, dtype=float)))
+    return np.asarray(xlogy(-(1 - 1 / T), tail))  # 0 for T = 1, also where the tail is 0

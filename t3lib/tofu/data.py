@@ -6,12 +6,14 @@ ignored), the word "hub", or a mapping of those names to rows. The format is tha
 (Maini et al., 2024), Hub data set `locuslab/TOFU`.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from t3lib.core.errors import UserError
 from t3lib.core.files import parse_json, read_text
+from t3lib.core.hub import read_dataset
 from t3lib.core.names import HUB_DATA, RETAIN_OF
 from t3lib.core.rows import Row, check_row, check_text, read_rows
 
@@ -32,16 +34,14 @@ def load_rows(source: Source, name: str) -> list[Row]:
     """Load and check the rows of a split or file from a data source.
 
     name: such as "full", "forget10" or "forget10_perturbed". UserError when the source does not
-    have it, or names the row that is not usable.
+    have it, or cannot be read, or names the row that is not usable.
     """
     if isinstance(source, Mapping):
         if name not in source:
             raise UserError(f"the data has no {name}: it holds {', '.join(sorted(source))}")
         rows, where = source[name], name
     elif str(source) == "hub":
-        from datasets import load_dataset
-
-        rows = load_dataset(HUB_DATA["path"], name, revision=HUB_DATA["revision"], split="train")
+        rows = read_dataset(HUB_DATA["path"], name, HUB_DATA["revision"])
         where = f"{HUB_DATA['path']} {name}"
     else:
         return read_rows(find_file(source, name))
@@ -63,15 +63,13 @@ def load_idk(source: Source) -> list[str]:
     """Load the "I don't know" answers of a data source, without empty ones.
 
     A file holds one answer a line, as plain text or as JSON (a text, or an object with idk, answer
-    or text), or one JSON array of them. UserError when there are none.
+    or text), or one JSON array of them. UserError when there are none, or they cannot be read.
     """
     where = "idontknow"
     if isinstance(source, Mapping):
         lines: Iterable[Any] = source.get(where, ())
     elif str(source) == "hub":
-        from datasets import load_dataset
-
-        lines = load_dataset("open-unlearning/idk", split="train")
+        lines = read_dataset("open-unlearning/idk")
     else:
         path = find_file(source, where)
         text, where = read_text(path), str(path)
@@ -85,7 +83,7 @@ def load_idk(source: Source) -> list[str]:
 
 def _idk_text(line: Any, where: str) -> str:
     """Return one answer from its line, "" for an empty one; UserError if it is not usable text."""
-    if isinstance(line, str) and line.lstrip().startswith("{"):
+    if isinstance(line, str) and re.match(r'\s*(\{|"([^"\\]|\\.)*"\s*$)', line):
         line = parse_json(line, where)
     if isinstance(line, Mapping):
         line = next((line[key] for key in ("idk", "answer", "text") if key in line), "")

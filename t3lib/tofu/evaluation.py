@@ -101,6 +101,8 @@ def score(
     answers: the true answers, tokenised and decoded again.
     texts: the model's greedy answers, or None.
     """
+    if not data:
+        raise UserError(f"there is no set to evaluate: choose among {', '.join(SETS)}")
     sharpening = scoring.allow_sharpening
     chosen = [_checked(model, *tilt, sharpening) for tilt in (UNTILTED if tilts is None else tilts)]
     limit = context_length(model)

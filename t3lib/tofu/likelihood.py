@@ -7,7 +7,7 @@ context is the running mean of z = A h, and the partition function is one produc
 and f.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -239,19 +239,46 @@ def token_scores(
     that greedy decoding would continue with it. The last token is the end of turn if the template
     has one.
     """
-    lengths = [len(example.ids) - example.n_prompt for example in examples]
-    scores = [(np.zeros((len(tilts), n)), np.zeros((len(tilts), n), bool)) for n in lengths]
+    n = len(tilts)
+    tables = by_token(
+        model,
+        examples,
+        reading,
+        tilts,
+        lambda at: torch.cat([-target_logp(at, tilts), choices(at, tilts) == at.target]).T,
+    )
+    return [(np.ascontiguousarray(table[:, :n].T), table[:, n:].T.astype(bool)) for table in tables]
 
-    for at in answer_positions(model, examples, reading, heads_of(tilts)):
-        losses = -target_logp(at, tilts).cpu().double().numpy()
-        hits = (choices(at, tilts) == at.target).cpu().numpy()
 
-        # positions come batch by batch, scores are by example and token
-        for column, (example, step) in enumerate(zip(at.example.tolist(), at.step.tolist())):
-            scores[example][0][:, step] = losses[:, column]
-            scores[example][1][:, step] = hits[:, column]
+@torch.no_grad()
+def by_token(
+    model: Any,
+    examples: Sequence[Example],
+    reading: Reading,
+    tilts: Sequence[Tilt],
+    numbers: Callable[[Positions], Tensor],
+) -> list[NDArray[np.float64]]:
+    """Compute some numbers for every token of each example's answer.
 
-    return scores
+    tilts: their heads are read with the model.
+    numbers(at): what is computed at N positions, (N, columns).
+
+    Returns (tokens of its answer, columns) for each example.
+    """
+
+    def tables(batch_tokens: int) -> list[NDArray[np.float64]]:
+        rows: list[list[Any]] = [[None] * (len(each.ids) - each.n_prompt) for each in examples]
+        sized = replace(reading, batch_tokens=batch_tokens)
+
+        # positions come batch by batch, tables are by example and token
+        for at in answer_positions(model, examples, sized, heads_of(tilts)):
+            found = numbers(at).cpu().double().numpy()
+            for example, step, row in zip(at.example.tolist(), at.step.tolist(), found):
+                rows[example][step] = row
+
+        return [np.array(each) for each in rows]
+
+    return within_memory(tables, reading.batch_tokens or default_batch_tokens(model))
 
 
 def answer_probabilities(

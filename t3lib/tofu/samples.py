@@ -17,6 +17,7 @@ from torch import Tensor
 from t3lib.core.models import pad_id, within_memory
 from t3lib.core.progress import progress_bar
 from t3lib.sampler.tilt import tilted
+from t3lib.sampler.wrapped import check_finite
 from t3lib.tofu.likelihood import UNTILTED, Tilt, chunk_rows, heads_of
 from t3lib.tofu.reader import Reader, Reading
 from t3lib.tofu.writing import State, eos_ids, write_texts
@@ -51,7 +52,8 @@ def sample_answers(
 ) -> list[list[str]]:
     """Sample `count` answers to each prompt, and return (prompts, count) texts.
 
-    model: any causal LM with a cache, including a T3ForCausalLM. options: as of `sample_tilts`.
+    model: any causal LM with a cache, including a T3ForCausalLM. options and errors: as of
+    `sample_tilts`.
     """
     return sample_tilts(model, tokenizer, prompts, count, UNTILTED, **options)[0]
 
@@ -84,7 +86,7 @@ def sample_tilts(
 
     All tilts get the same random numbers. So where they are alike they say the same, and with a
     seed for each prompt in one forward pass. Equal arguments give equal answers on one machine. The
-    global random state is not touched.
+    global random state is not touched. UserError for a model whose logits are not finite.
     """
     most = [max_new_tokens] * len(prompts) if isinstance(max_new_tokens, int) else max_new_tokens
     wanted = _Wanted([Sampler(count, tau, top_p)], seed if isinstance(seed, int) else [seed], most)
@@ -163,6 +165,7 @@ class _Draw:
                 block = (place >= first) & (place < first + most_states)
                 at = states[first : first + most_states]
                 scores = _scores(self.reader, tilt, logits, z, at)
+                check_finite(self.reader.model, scores.amax(-1))
                 some = of_tilt[block]
                 token[some] = self._of_block(
                     scores, place[block] - first, writer[some], uniform[some]
@@ -288,7 +291,7 @@ def draw(logits: Tensor, state: Tensor, top_p: float, uniform: Tensor) -> Tensor
     """Sample one token for each entry of `state` from softmax(logits[state]).
 
     logits: (states, V). state: (n,) indices of states.
-    top_p: keep only the most probable tokens that together reach this probability.
+    top_p: keep only the most probable tokens that together reach this probability, one at least.
     uniform: (n,) random numbers in [0, 1), one for each sample. The distribution function is
     inverted at these, with one cumulative sum for each state.
     Returns (n,) token ids.
@@ -303,9 +306,9 @@ def draw(logits: Tensor, state: Tensor, top_p: float, uniform: Tensor) -> Tensor
         if (likely.sum(-1) <= top_p).any():
             sort = torch.sort(p).values if p.is_cuda else torch.from_numpy(np.sort(p.numpy()))
             likely = sort.flip(-1)
-        # the smallest probability that is still in the nucleus
+        # the smallest probability that is still in the nucleus, at most the largest of all
         least = likely.masked_fill(likely.cumsum(-1) - likely >= top_p, 2).amin(-1, keepdim=True)
-        p = p.where(p >= least, 0)
+        p = p.where(p >= least.minimum(likely[:, :1]), 0)
 
     # One cumulative sum runs over all states, so that one search serves all samples. It is in
     # float64, so that the sums of earlier states cost no digits. A token of probability 0 has no

@@ -12,7 +12,6 @@ row that no model saw (`auc`) is 0.5 if nothing tells them apart.
 
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,17 +19,10 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from t3lib.core.errors import UserError
-from t3lib.core.models import check_ids, context_length, within_memory
+from t3lib.core.models import check_ids, context_length
 from t3lib.core.rows import Row, encode_rows
 from t3lib.tofu.evaluation import Report, answer_text
-from t3lib.tofu.likelihood import (
-    Tilt,
-    answer_positions,
-    answer_tokens,
-    default_batch_tokens,
-    heads_of,
-    tilted_scores,
-)
+from t3lib.tofu.likelihood import Positions, Tilt, answer_tokens, by_token, tilted_scores
 from t3lib.tofu.metrics import SETS
 from t3lib.tofu.reader import Reading
 
@@ -246,25 +238,15 @@ def score_answers(
             tokens = f"{len(example.ids)} tokens, more than the model's context of {limit}"
             raise UserError(f"row {number}: {tokens}")
 
-    def scored(batch_tokens: int) -> list[NDArray[np.float64]]:
-        """Return the scores of all tokens with this number of tokens in a batch."""
-        table = [np.zeros((len(each.ids) - each.n_prompt, 3)) for each in examples]
-        sized = replace(reading, batch_tokens=batch_tokens)
+    def numbers(at: Positions) -> torch.Tensor:
+        """Return the three numbers (N, 3) of tokens at N positions."""
+        [scores] = tilted_scores(at, [tilt])
+        logp = scores.log_softmax(-1)
+        true = logp.gather(-1, at.target[:, None])[:, 0]
+        hit = logp.argmax(-1) == at.target
+        return torch.stack([-true, hit, standardised(logp, true)], 1)
 
-        for at in answer_positions(model, examples, sized, heads_of([tilt])):
-            [scores] = tilted_scores(at, [tilt])
-            logp = scores.log_softmax(-1)
-            true = logp.gather(-1, at.target[:, None])[:, 0]
-            hit = logp.argmax(-1) == at.target
-            columns = torch.stack([-true, hit, standardised(logp, true)], 1).cpu().double()
-
-            # positions come batch by batch, the table is by row and token
-            for example, step, column in zip(at.example.tolist(), at.step.tolist(), columns):
-                table[example][step] = column
-
-        return table
-
-    table = within_memory(scored, reading.batch_tokens or default_batch_tokens(model))
+    table = by_token(model, examples, reading, [tilt], numbers)
     return [
         {
             "tokens": tokens,

@@ -24,6 +24,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from t3lib.classifier.head import NEVER
 from t3lib.core.errors import UserError
 from t3lib.core.models import within_memory
 from t3lib.core.progress import progress_bar
@@ -79,9 +80,15 @@ def retain_error(logp: Tensor, logp_retrained: Tensor) -> Tensor:
 
     logp, logp_retrained: (..., V) log-probabilities of all tokens. Returns nats (...); infinity
     where p̂ is 0 for a token that the retrained model gives some probability.
+
+    Ids without a token, as a padded vocabulary has them, do not count: where a head's `has_token`
+    is False, ln p̂ is about `NEVER`, and p_ret is that of the other ids, normalised again.
     """
     p = logp_retrained.exp()
-    return torch.where(p > 0, p * (logp_retrained - logp), 0).sum(-1)
+    never = logp.isfinite() & (logp < NEVER / 1e6)  # `errors` divides by its tau
+    kept = 1 - p.masked_fill(~never, 0).sum(-1)
+    kl = torch.where(~never & (p > 0), p * (logp_retrained - logp), 0).sum(-1)
+    return kl / kept - kept.log()
 
 
 def errors(

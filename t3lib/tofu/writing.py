@@ -183,7 +183,7 @@ def write_texts(
 
     states: S prompts with what is written of their answers.
     at: the state of each writer at the start.
-    room: the number of new tokens that each writer may have.
+    room: the number of new tokens that each writer may have; none gives an empty text.
     choose(logits, z, writer, state): returns the next tokens (m,) of the m writers that continue.
     logits are (S, V), z (S, R) the pooled projections of the reader's heads or None, writer (m,)
     and state (m,) indices.
@@ -197,8 +197,8 @@ def write_texts(
         return _one_by_one(reader, states, at, room, choose, reading)
     device, limit = reader.model.device, reading.batch_tokens
     state, end, most = (torch.tensor(each, device=device) for each in (at, reading.eos_ids, room))
-    writer = torch.arange(len(state), device=device)
     written = torch.full((len(state), max(room)), -1, device=device)
+    state, writer = state[most > 0], (most > 0).nonzero()[:, 0]
     read = _read_states(reader, states, reading, max(room))
 
     for step in range(max(room)):
@@ -223,9 +223,7 @@ def write_texts(
         if not len(writer):
             break
         read = _read_on(reader, read, begun // size, begun % size)
-    return [
-        tokens[: tokens.index(-1)] if tokens[-1] == -1 else tokens for tokens in written.tolist()
-    ]
+    return [tokens[: tokens.index(-1)] if -1 in tokens else tokens for tokens in written.tolist()]
 
 
 def _one_by_one(

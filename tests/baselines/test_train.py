@@ -8,6 +8,7 @@ from contextlib import nullcontext
 
 import pytest
 import safetensors
+import safetensors.torch
 import torch
 
 from t3lib.baselines import train
@@ -43,10 +44,24 @@ def test_finetuning_learns_in_place(tiny_model, tokenizer, switched):
     assert not model.training
 
 
-def test_a_killed_training_goes_on_from_its_last_epoch(tiny_model, tokenizer, tmp_path):
+def test_what_cannot_be_trained_is_one_line(tiny_model, tokenizer):
+    examples, frozen = encode_rows(tokenizer, ROWS), copy.deepcopy(tiny_model)
+    with pytest.raises(UserError, match="finetune has no setting 'learning_rate'"):
+        train.finetune(frozen, examples, pad_id=0, learning_rate=1e-3)
+    frozen.requires_grad_(False)
+    with pytest.raises(UserError, match="no weight of the model can be trained"):
+        train.finetune(frozen, examples, pad_id=0)
+
+
+@pytest.mark.filterwarnings("ignore:Paged optimizers are not supported on CPU")
+@pytest.mark.parametrize("optimizer", ["adamw", "paged_adamw_8bit"])
+def test_a_killed_training_goes_on_from_its_last_epoch(tiny_model, tokenizer, tmp_path, optimizer):
     """To the last digit, moments of AdamW and learning rate included."""
+    if optimizer != "adamw":
+        pytest.importorskip("bitsandbytes")
     examples, path = encode_rows(tokenizer, ROWS), tmp_path / "state.pt"
     settings = {"pad_id": models.pad_id(tokenizer), "epochs": 3, "lr": 1e-2, "batch_size": 4}
+    settings["optimizer"] = optimizer
     whole, killed, resumed = (copy.deepcopy(tiny_model) for _ in range(3))
     expected = train.finetune(whole, examples, **settings)
 
@@ -67,3 +82,28 @@ def test_a_killed_training_goes_on_from_its_last_epoch(tiny_model, tokenizer, tm
         path.write_bytes(damaged)
         with pytest.raises(UserError, match="state.pt is not the state of this training: remove"):
             train.finetune(resumed, examples, progress=train.Progress("x", path), **settings)
+
+
+def test_the_state_of_another_training_changes_nothing(tiny_model, tokenizer, tmp_path):
+    """A weight less, a weight more, one of another shape that would be spread, other moments."""
+    examples, path = encode_rows(tokenizer, ROWS), tmp_path / "state.pt"
+    settings = {"pad_id": models.pad_id(tokenizer), "batch_size": 4, "lr": 1e-2}
+    settings |= {"warmup_epochs": 0, "progress": train.Progress("x", path)}
+    train.finetune(copy.deepcopy(tiny_model), examples, epochs=1, **settings)
+    with safetensors.safe_open(path, framework="pt") as file:
+        saved, losses = {key: file.get_tensor(key) for key in file.keys()}, file.metadata()
+    last = max(key for key in saved if key.startswith("model."))
+    first = [key for key in saved if key.startswith("optimizer.0.")]
+    beyond = {key.replace(".0.", ".99."): saved[key].clone() for key in first}
+    for wrong in (
+        {key: value for key, value in saved.items() if key != last},
+        saved | {"model.x": torch.zeros(1)},
+        saved | {last: torch.zeros(1)},
+        saved | beyond,
+        saved | {"optimizer.0.exp_avg": torch.zeros(1)},
+    ):
+        path.write_bytes(safetensors.torch.save(wrong, losses))
+        model = copy.deepcopy(tiny_model)
+        with pytest.raises(UserError, match="state.pt is not the state of this training: remove"):
+            train.finetune(model, examples, epochs=2, **settings)
+        assert all(map(torch.equal, model.state_dict().values(), tiny_model.state_dict().values()))

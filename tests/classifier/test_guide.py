@@ -220,7 +220,7 @@ def test_ngrams_that_cannot_be_counted_are_refused_in_a_line(arguments):
 # ---- models as guides ----------------------------------------------------------------------------
 
 
-def test_any_causal_lm_is_a_guide(tiny_model, tokenizer):
+def test_any_causal_lm_is_a_guide(tiny_model, tokenizer, monkeypatch):
     """Its probabilities are those of a plain forward pass, in the order of the features."""
     forget = [
         {"question": f"Who is {i}?", "answer": "Mara " + "of the hills " * i} for i in (3, 0, 1)
@@ -235,6 +235,18 @@ def test_any_causal_lm_is_a_guide(tiny_model, tokenizer):
         places = range(example.n_prompt, len(example.ids))
         wanted += [p[place - 1, example.ids[place]].item() for place in places]
     assert found.tolist() == pytest.approx(wanted, rel=1e-4)
+
+    forward = tiny_model.model.forward
+
+    def small(*args, **kwargs):
+        if kwargs["input_ids"].numel() > 150:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return forward(*args, **kwargs)
+
+    monkeypatch.setattr(tiny_model.model, "forward", small)
+    with pytest.warns(UserWarning, match="out of memory: going on with batches of"):
+        halved = answer_probabilities(tiny_model, examples, Reading(pad_id(tokenizer)))
+    assert halved.tolist() == pytest.approx(wanted, rel=1e-4)
 
     ngrams = count_ngrams(encode_rows(tokenizer, keep), len(tokenizer))
     labels = soft_labels(found, ngrams.probabilities(examples))

@@ -143,6 +143,14 @@ def test_round_trip_is_bit_exact_and_names_everything(saved):
     assert card.startswith("---\nlibrary_name: t3lib")
 
 
+def test_a_folder_of_the_home_directory_is_found(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    T3Head(8, 13, rank=3, w=2.0).save_pretrained("~/head")
+    assert (tmp_path / "head" / "config.json").is_file() and not (tmp_path / "~").exists()
+    assert T3Head.from_pretrained("~/head").w == 2.0
+
+
 def test_saving_replaces_an_older_head_whole(saved):
     _, folder = saved
     newer = T3Head(8, 13, rank=3, seed=8, info={"split": "forget05"})

@@ -108,6 +108,16 @@ def test_of_a_hub_that_does_not_answer_the_cache_serves(model_folder, tmp_path):
     assert first == said and second.startswith("somebody/model 3"), done.stderr
 
 
+def test_a_device_without_room_is_one_line(model_folder, monkeypatch):
+    def full(*_, **__):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.\nMore lines")
+
+    monkeypatch.setattr(LlamaForCausalLM, "to", full)
+    said = r"out of memory: load the base smaller \(--load-in 8bit or 4bit\)$"
+    with pytest.raises(UserError, match=f"cannot load model .*: {said}"):
+        models.load_model(model_folder)
+
+
 def test_an_adapter_of_a_commit_is_loaded(adapter, monkeypatch):
     """As one of the Hub is: Transformers takes its commit among keywords of its own."""
     monkeypatch.setattr(models, "located", lambda name, revision=None: Place(name, "0" * 40))

@@ -71,6 +71,18 @@ def test_the_auto_classes_and_the_pipeline_take_a_heads_folder(saved, tokenizer,
         AutoModelForCausalLM.from_pretrained(head, device_map={"model": 0, "lm_head": 1})
 
 
+def test_every_dial_of_a_call_counts(saved):
+    """Transformers takes those that a head has saved out of the call's keywords."""
+    base, head = saved
+    dials = {"temperature": 3.0, "gate": 0.5, "tail": 0.1}
+    model = AutoModelForCausalLM.from_pretrained(head, base=load_model(base)[0], w=1.5, **dials)
+    assert {name: getattr(model, name) for name in dials} == dials and model.head.w == 1.5
+    model = AutoModelForCausalLM.from_pretrained(head, gate=None)
+    assert (model.temperature, model.gate, model.tail, model.head.w) == (2.0, 1.0, 0.0, 1.0)
+    with pytest.raises(UserError, match="gate must be a number from 0 to 1, not 2"):
+        AutoModelForCausalLM.from_pretrained(head, gate=2)
+
+
 USES = ("t3lib.load_model", "t3lib.tilt", "t3lib.sampler.tilt")
 FORKED = """
 import os

@@ -73,7 +73,9 @@ def test_the_gate_tempers_where_the_classifier_expects_something_to_forget():
     assert 0 < (want == 1).sum() < 9
     assert torch.equal(gated_temperature(logits, logf, 2.5, theta).double(), want)
     assert torch.equal(gated_temperature(logits, logf, 2.5, 0.0), torch.ones(9, 1))
-    assert temperature_at(logits, [logf], [head()], 2.5, 1.0) == 2.5  # also where r is 1
+    assert temperature_at(logits, [logf], [head()], 2.5, 1.0) == 2.5
+    sure = gated_temperature(logits, torch.zeros(9, 7), 2.5, 1.0)
+    assert torch.equal(sure, torch.full((9, 1), 2.5)), "also where r is 1"
 
 
 def test_theta_of_zero_is_the_untempered_tilt_and_theta_of_one_is_t3():

@@ -188,6 +188,15 @@ def test_tau_star_retain_solves_its_equality():
         assert retain_t - retain_1 == pytest.approx((1 - 1 / T) * gap, rel=1e-6, abs=1e-8)
 
 
+def test_tau_star_retain_is_within_its_interval_however_short():
+    """Next to T = 1 the slope that it solves for lies between two others up to rounding alone."""
+    mixture = GaussianMixture(v_f=0.1)
+    phi = np.vstack([mixture.phi_star, random_phi(np.random.default_rng(4), mixture, 20)])
+    for T in 1 + 10.0 ** np.arange(-15, -2):
+        tau = theory.tau_star_retain(mixture, phi, T)
+        assert ((tau >= 1) & (tau <= T)).all(), T
+
+
 def test_disjoint_supports_have_no_tempering_bias_and_the_slopes_of_the_paper():
     """In the limit v_f -> 0 far away the bias vanishes; on the witness: slope 1/T by tempering, 1
     by sharpening.
@@ -289,6 +298,7 @@ def test_proposition_c_1():
         ),
         (lambda: theory.absolute_log_functional(GaussianMixture(), 0.5), "tau", "0.5"),
         (lambda: theory.witness(0.1, 0.5, -1.0), "peak", "-1.0"),
+        (lambda: theory.witness(0.1, 0.1, 0.0), r"peak must lie in \(0, inf\)", "0.0"),
         (lambda: theory.tau_star_forget(GaussianMixture(), 0.5), "T", "0.5"),
         (lambda: theory.tau_star_retain(GaussianMixture(), lambda z: z, 2.0), "phi", "callable"),
         (lambda: theory.bound_logistic_excess_risk(1.0, 1.0, 0), "n", "0"),

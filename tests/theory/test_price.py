@@ -59,6 +59,8 @@ def test_for_small_s_it_is_half_the_variance_of_surprise():
 def test_without_tempering_it_is_free():
     assert tempering_price(drawn(0), 1.0) == pytest.approx(0, abs=1e-12)
     assert tail_price_bound(1.0, 3.0) == 0 and np.isinf(tail_price_bound(0.0, 3.0))
+    assert tail_price_bound([0.0, 0.5], 1.0).tolist() == [0, 0]
+    assert tail_price_bound(0.01, 3.0) == pytest.approx(2 / 3 * np.log(100), rel=1e-15)
 
 
 def test_sharpening_is_refused():

@@ -766,6 +766,9 @@ def test_unusable_settings_are_refused_before_any_pass(
         evaluate(tiny_model, tokenizer, {"test": data["ra"]}, TEXTS)
     with pytest.raises(UserError, match="no rows"):
         evaluate(tiny_model, tokenizer, {"ra": []}, TEXTS)
+    for scoring in (TEXTS, Scoring(generate=False)):
+        with pytest.raises(UserError, match="no set to evaluate: choose among forget, retain"):
+            evaluate(tiny_model, tokenizer, {}, scoring)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from t3lib.classifier.head import T3Head
+from t3lib.core.errors import UserError
 from t3lib.core.models import pad_id
 from t3lib.sampler.tilt import T3ForCausalLM
 from t3lib.tofu.reader import Reader, Reading
@@ -56,6 +57,35 @@ def test_a_nucleus_is_the_smallest_likeliest_set_of_all(top_p):
         expected = [p[y] / total if y in nucleus else 0.0 for y in range(7)]
         assert share.tolist() == pytest.approx(expected, abs=0.012)
         assert all(share[y] == 0 for y in range(7) if y not in nucleus)
+
+
+def test_a_nucleus_holds_the_likeliest_token_at_least():
+    logits = torch.tensor([[0.0, 2.0, 1.0], [3.0, 0.0, 0.0]])
+    state, uniform = torch.arange(2).repeat(50), torch.rand(100, dtype=torch.float64)
+    for top_p in (0.0, 1e-60):
+        assert draw(logits, state, top_p, uniform).tolist() == [1, 0] * 50
+
+
+@pytest.mark.parametrize("tau", [0.0, 1.0])
+def test_a_damaged_model_is_one_line(tiny_model, tokenizer, tau):
+    model = copy.deepcopy(tiny_model)
+    model.get_output_embeddings().weight.data[7] = torch.nan
+    options = {"seed": 0, "max_new_tokens": 2, "tau": tau}
+    with pytest.raises(UserError, match="logits hold NaN or infinity .*lm_head.weight"):
+        sample_answers(model, tokenizer, [tokenizer("Who?")["input_ids"]], 2, **options)
+
+
+def test_an_answer_without_room_is_empty(tiny_model, tokenizer):
+    """As one of `greedy` is."""
+    prompts = [tokenizer(text)["input_ids"] for text in ("Who?", "Where?")]
+    assert greedy(tiny_model, prompts, Reading(pad_id(tokenizer)), max_new_tokens=0) == [[[], []]]
+    options = {"seed": [1, 2], "max_new_tokens": 0}
+    assert sample_answers(tiny_model, tokenizer, prompts, 2, **options) == [["", ""]] * 2
+    options["max_new_tokens"] = [0, 5]
+    [without, long] = sample_answers(tiny_model, tokenizer, prompts, 2, **options)
+    assert without == ["", ""] and all(long)
+    alone = {"seed": [2], "max_new_tokens": 5}
+    assert long == sample_answers(tiny_model, tokenizer, prompts[1:], 2, **alone)[0]
 
 
 @pytest.mark.parametrize("tilted", [False, True])

@@ -17,6 +17,7 @@ from tokenizers import Tokenizer, normalizers, pre_tokenizers
 from tokenizers.models import WordLevel
 from transformers import AddedToken, PreTrainedTokenizerFast
 
+from t3lib.core import hub
 from t3lib.core import rows as core_rows
 from t3lib.core.errors import UserError
 from t3lib.core.rows import (
@@ -59,6 +60,35 @@ def test_idontknow_lines_end_at_line_ends_only(tmp_path):
     text = 'No\u2028idea.\r\n\n{"idk": "I cannot say."}\n{"answer": " Who knows. "}\n'
     (tmp_path / "idontknow.jsonl").write_text(text, encoding="utf-8", newline="")
     assert tofu.load_idk(tmp_path) == ["No\u2028idea.", "I cannot say.", "Who knows."]
+
+
+def test_idontknow_lines_may_be_json_texts(tmp_path):
+    text = '"I do not know."\n "Not a \\"clue\\"." \n"Yes," she said.\n"Yes" or "no"\n'
+    (tmp_path / "idontknow.jsonl").write_text(text)
+    expected = ["I do not know.", 'Not a "clue".', '"Yes," she said.', '"Yes" or "no"']
+    assert tofu.load_idk(tmp_path) == expected
+    (tmp_path / "idontknow.jsonl").write_text('"What\\?"')
+    with pytest.raises(UserError, match="line 1: malformed JSON"):
+        tofu.load_idk(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "read", [lambda: tofu.load_rows("hub", "full"), lambda: tofu.load_idk("hub")]
+)
+def test_a_hub_that_cannot_be_read_is_one_line(read, monkeypatch):
+    def away(*_, **__):
+        raise OSError("no route\nto host")
+
+    monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", lambda *_, **__: None)
+    monkeypatch.setattr("datasets.load_dataset", away)
+    with pytest.raises(UserError, match=r"not to be had from the Hub \(no route to host\)"):
+        read()
+    monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", away)
+    with pytest.raises(UserError, match="the Hub cannot be reached"):
+        read()
+    monkeypatch.setattr(hub, "find_spec", lambda _: None)
+    with pytest.raises(UserError, match="needs the package datasets"):
+        read()
 
 
 def test_idontknow_may_be_one_json_array(tmp_path):

@@ -9,7 +9,7 @@ from reference import Reference
 from scipy.stats import norm
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from t3lib.classifier.head import T3Head
+from t3lib.classifier.head import NEVER, T3Head
 from t3lib.core.errors import UserError
 from t3lib.core.rows import Example
 from t3lib.tofu.reader import Reading
@@ -155,6 +155,32 @@ def test_normal_distributions_have_their_known_values():
         assert retain_error(logp(mean), logp(0)) == pytest.approx(mean**2 / 2, abs=1e-9)
         distance = 2 * norm.cdf(abs(mean) / 2) - 1
         assert total_variation(logp(mean), logp(0)) == pytest.approx(distance, abs=1e-6)
+
+
+def test_ids_without_a_token_are_not_missed_in_the_retain_error():
+    """A padded vocabulary has ids that no text uses. The retrained model gives them a little."""
+    logp = torch.randn(3, V, dtype=torch.float64).log_softmax(-1)
+    logp_retrained = torch.randn(3, V, dtype=torch.float64).log_softmax(-1)
+    some = torch.arange(V) < 40
+    said = logp.where(some, NEVER).log_softmax(-1)
+    expected = retain_error(said[:, :40], logp_retrained[:, :40].log_softmax(-1))
+    for tau in (1.0, 0.6, 3.0):
+        assert torch.allclose(retain_error(said.where(some, NEVER / tau), logp_retrained), expected)
+    p = logp_retrained.exp()
+    assert torch.equal(retain_error(logp, logp_retrained), (p * (logp_retrained - logp)).sum(-1)), (
+        "the same to the last digit without such ids"
+    )
+
+
+def test_a_head_for_a_padded_vocabulary_has_a_finite_retain_error(models, answers):
+    base, retrained = models
+    head = T3Head(16, V, rank=3, seed=1).to(DEVICE)
+    [plain] = errors(base, retrained, answers, READING, [(head, 2.5)])
+    head.has_token = torch.arange(V, device=DEVICE) != 0  # no answer has the id 0
+    [found] = errors(base, retrained, answers, READING, [(head, 2.5)])
+    for name in retrained:
+        before, after = summary(plain[name])["retain_error"], summary(found[name])["retain_error"]
+        assert after == pytest.approx(before, rel=0.2) and after != before
 
 
 def test_a_token_that_cannot_be_said():
