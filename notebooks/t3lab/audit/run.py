@@ -6,7 +6,6 @@ cached. `measures.measures` turns it into numbers.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +13,7 @@ import numpy as np
 from t3lab.audit.facts import held
 from t3lab.audit.recognition import CELLS
 from t3lib.core.errors import UserError
-from t3lib.core.models import check_ids, context_length, pad_id, within_memory
+from t3lib.core.models import check_ids, context_length, pad_id
 from t3lib.core.rows import Example, Row, encode_rows
 from t3lib.tofu.evaluation import answer_text, check_room
 from t3lib.tofu.likelihood import (
@@ -22,7 +21,6 @@ from t3lib.tofu.likelihood import (
     Tilt,
     answer_losses,
     answer_tokens,
-    default_batch_tokens,
     token_scores,
 )
 from t3lib.tofu.metrics import rouge_l_recall
@@ -66,10 +64,7 @@ def likelihoods(
     answers = {name: encode_rows(tokenizer, rows) for name, rows in sets.items()}
     true = [example for examples in answers.values() for example in examples]
     _check(model, tokenizer, true)
-    scores = within_memory(
-        lambda size: token_scores(model, true, replace(reading, batch_tokens=size), tilts),
-        default_batch_tokens(model),
-    )
+    scores = token_scores(model, true, reading, tilts)
 
     # the answers of all cells, each as a whole
     pairs, places = _pairs(sets, empty)
