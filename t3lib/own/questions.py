@@ -349,28 +349,14 @@ def _encoded(tokenizer: Any, number: int, ways: Ways) -> list[Question]:
     return questions
 
 
-def other_formats(row: Row, template: bool) -> Iterator[tuple[str, Row]]:
-    """Yield (name, row) for other prompt formats in which a model may know a row.
+def other_formats(template: bool) -> dict[str, PromptFormat]:
+    """Return the prompt formats in which a model may know rows, by what the user should change,
+    such as an option of `t3`.
 
-    name: what the user should change, such as an option of `t3`.
-    template: True if the tokenizer has a chat template. Then the row is also asked with no system
-    text, with an empty one and with TOFU's.
-
-    A row of question and answer is also asked as plain text, and a row of plain text as question
-    and answer.
+    template: True if the tokenizer has a chat template. Then a chat may have no system text, an
+    empty one, or TOFU's.
     """
-    prompt_format, text = format_of_row(row), question_text(row).strip()
-    if not prompt_format.raw:
-        as_text = in_format(row, NO_TEMPLATE)
-        yield "rows of prompt and completion, because it knows plain text", as_text
-    elif not text:
-        return
-
-    # With other system texts. A row of plain text becomes question and answer.
-    row = row | {"question": text, "answer": row["answer"].strip()} if prompt_format.raw else row
     systems = {"--no-system": None, '--system ""': "", f'--system "{SYSTEM}"': SYSTEM}
-    for name, system in systems.items() if template else ():
-        if prompt_format.raw or system != prompt_format.system:
-            yield name, in_format(row, PromptFormat(False, system))
-    if not template and prompt_format.raw:
-        yield "rows of question and answer", in_format(row, PromptFormat(False, None))
+    chats = systems if template else {"rows of question and answer": None}
+    texts = {"rows of prompt and completion, because it knows plain text": NO_TEMPLATE}
+    return texts | {name: PromptFormat(False, system) for name, system in chats.items()}

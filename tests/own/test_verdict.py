@@ -12,6 +12,7 @@ from t3lib.cli import Parser
 from t3lib.core.errors import UserError
 from t3lib.core.rows import SYSTEM
 from t3lib.own import cli, kept, leak, verdict
+from t3lib.own import known as knowing
 from t3lib.own.answers import GREEDY, TOKENS, build_inquiry, drawn
 from t3lib.own.assess import counts_of, inquiry_of
 from t3lib.own.known import knows_some
@@ -27,6 +28,7 @@ from t3lib.own.questions import (
     PromptFormat,
     choosing_questions,
     choosing_ways,
+    format_of_row,
     in_format,
     other_formats,
     sealed_questions,
@@ -420,13 +422,26 @@ def test_the_question_also_comes_after_ten_tokens_that_end_a_text():
     assert ends == [tokenizer.eos_token_id] * 10 and tokenizer.decode(text) == row["question"]
 
 
-def test_the_other_forms_of_a_row():
-    forms = dict(other_formats(FORGET[0], True))
-    assert {'--system ""', f'--system "{SYSTEM}"'} < set(forms) and "--no-system" not in forms
-    assert any(form.get("raw") for form in forms.values())
-    assert [
-        form.get("raw")
-        for form in dict(
-            other_formats({"question": "A ", "answer": "b", "raw": True}, False)
-        ).values()
-    ]
+def test_a_row_is_asked_in_every_other_format_but_its_own(tokenizer, monkeypatch):
+    asked = []
+
+    def none_known(base, tokenizer, inquiry, rows):
+        asked.extend(rows.values())
+        return [False] * len(rows)
+
+    monkeypatch.setattr(knowing, "_known", none_known)
+    systems = {None, "", SYSTEM}
+    text = {"question": "A ", "answer": "b", "raw": True}
+    for row, own, formats in (
+        (FORGET[0], tokenizer, {(False, each) for each in systems - {None}} | {(True, None)}),
+        (text, tokenizer, {(False, each) for each in systems}),
+        (text, byte_pairs(), {(False, None)}),
+        (FORGET[0], byte_pairs(), {(True, None)}),
+        ({**text, "question": ""}, tokenizer, set()),
+    ):
+        inquiry = build_inquiry(own, [row], {})
+        assert knowing.best_other_format(None, own, inquiry) is None
+        assert {(each.raw, each.system) for each in map(format_of_row, asked)} == formats
+        asked.clear()
+    assert {'--system ""', f'--system "{SYSTEM}"', "--no-system"} < {*other_formats(True)}
+    assert "rows of question and answer" in other_formats(False)
