@@ -1,11 +1,10 @@
 """The ways in which a model is asked for an answer.
 
 Ways are dealt into three lists, with the texts of `phrases`: those that heads are fitted on, those
-by which T and w are chosen, and sealed ones, which only the verdict asks. They share no words but
-those of a row. Sealed ways alone leave out a letter, a word or the beginning, double a word, or
-begin with many empty lines, and they alone sample at their τ. Each way belongs to a kind of asking,
-such as "reworded". The verdict asks in all kinds of the last two lists, with about as many texts in
-each.
+by which w is chosen, and sealed ones, which only the verdict asks. They share no words but those of
+a row. Sealed ways alone leave out a letter, a word or the beginning, double a word, or begin with
+many empty lines, and they alone sample at their τ. Each way belongs to a kind of asking, such as
+"reworded". The verdict asks in all kinds of the last two lists, with about as many texts in each.
 
 A row with the field `bare` is asked without the token that begins a text (BOS); the word means
 nothing else here. The functions turn rows into rows or token ids and call no model.
@@ -130,7 +129,7 @@ Ways = dict[tuple[str, str], Row]  # (kind of asking, way) -> the row to ask
 
 
 def choosing_ways(row: Row, template: bool, formats: Mapping[str, PromptFormat] = {}) -> Ways:
-    """Return the ways of asking by which T and w are chosen.
+    """Return the ways of asking by which w is chosen.
 
     row: may have `wordings`, other wordings of its question that the user gave.
     template: True if the tokenizer has a chat template, so that a system text and earlier turns can
@@ -245,8 +244,7 @@ def choosing_questions(
     rows: Sequence[Row],
     formats: Mapping[str, PromptFormat] = {},
 ) -> list[Question]:
-    """Build the questions by which T and w are chosen: every row in every way of
-    `choosing_ways`.
+    """Build the questions by which w is chosen: every row in every way of `choosing_ways`.
 
     formats: as of `choosing_ways`.
 

@@ -62,6 +62,7 @@ def test_a_small_model_forgets_with_no_setting_given(unlearned):
     assert report["other"]["rows"] == 10
     chosen = report["choice"]
     assert chosen["lr"] == own.OWN_FIT.lr and 1 <= len(chosen["tried"]) <= 3
+    assert chosen["T"] == 1 and chosen["w"] in choice.STRENGTHS
     assert (unlearned.temperature, unlearned.heads[0].w) == (chosen["T"], chosen["w"])
     assert str(report) == "\n".join(report["verdict"]["lines"])
     assert report["coverage"]["texts"] == 4 and report["coverage"]["tokens"] == answers.TOKENS
@@ -510,15 +511,36 @@ def test_answers_stay_within_the_context_and_each_has_its_own_room(case):
     ) == [3, 18]
 
 
-def test_the_strengths_to_choose_from():
-    assert choice.grid_of(2.0) == [(2.0, 1.0)] and choice.grid_of(2.0, 0.5) == [(2.0, 0.5)]
-    assert choice.grid_of() == [(1.0, w) for w in choice.STRENGTHS]
-    assert choice.grid_of(w=4.0) == [(1.0, 4.0)]
+def test_only_w_is_chosen_and_a_given_T_is_used(case, monkeypatch):
+    """A given T once turned off the choice of w."""
+    model, tokenizer, forget, retain, _ = case
+    tried, strengths = [], choice.STRENGTHS
+
+    def last_is_best(request, inquiry, head, some):
+        tried.append((head.temperature, some))
+        return [{"w": some[-1]}]
+
+    monkeypatch.setattr(own.lessons, "make_lessons", lambda request: None)
+    monkeypatch.setattr(own.lessons, "extract_material", of_the_rows_alone)
+    monkeypatch.setattr(own, "tried_out", last_is_best)
+    for given, T, w in (
+        ({}, 1.0, strengths[-1]),
+        ({"temperature": 2.0}, 2.0, strengths[-1]),
+        ({"strength": 4.0}, 1.0, 4.0),
+        ({"temperature": 2.0, "strength": 0.5}, 2.0, 0.5),
+    ):
+        choices = own.Choices(steps=1, **given)
+        request = own.checked_request(model, tokenizer, Rows(forget, retain), choices)
+        unlearned, chosen = own.without_verdict(request, None, choices)
+        head = unlearned.heads[0]
+        assert (chosen["T"], chosen["w"]) == (T, w) == (head.temperature, head.w)
+        assert unlearned.temperature == T
+    assert tried == [(1.0, strengths), (2.0, strengths)]
 
 
 def test_the_setting_that_says_least_then_keeps_most_then_is_strongest_is_best():
     """By the count of rows above a line, noise chose w = 1 over 2 and 8."""
-    plain = {"T": 1.0, "w": 1.0, "said": 0, "texts": 99, "failing": 0, "changed": 0, "known": 9}
+    plain = {"w": 1.0, "said": 0, "texts": 99, "failing": 0, "changed": 0, "known": 9}
 
     def ranks(*changes):
         tried = [plain | change | {"n": n} for n, change in enumerate(changes)]
