@@ -13,6 +13,7 @@ nothing else here. The functions turn rows into rows or token ids and call no mo
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from itertools import groupby, takewhile
 from typing import Any
 
@@ -213,12 +214,8 @@ def sealed_ways(row: Row, template: bool, name: Iterable[str] = ()) -> Ways:
     shots = "\n".join(f"{question}\n{answer}" for question, answer in SEALED.shots)
     rows[TURNS, "after two questions with answers"] = reworded(row, f"{shots}\n{text}")
     if template:
-        first, *more = SEALED.turns
-        later = row
-        for turn in (first, *more):
-            later = after_turn(later, turn)
-        rows[TURNS, "after one turn"] = after_turn(row, first)
-        rows[TURNS, "after three turns"] = later
+        rows[TURNS, "after one turn"] = after_turn(row, SEALED.turns[0])
+        rows[TURNS, "after three turns"] = reduce(after_turn, SEALED.turns, row)
         rows[OTHERWISE, "with an odd system text"] = in_format(
             row, PromptFormat(False, SEALED.systems[0])
         )
