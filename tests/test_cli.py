@@ -459,7 +459,8 @@ def test_a_head_of_plain_text_is_asked_in_plain_text(
         warnings.simplefilter("error")
         model = ["--model", str(place / "model"), "--head", str(tmp_path / "head")]
         assert cli.main(["generate", *model, start]) == 0
-    assert prompts == [f"<|begin_of_text|>{start}"] * 2
+        assert cli.main(["generate", *model, "--no-system", start]) == 0  # it once chose the chat
+    assert prompts == [f"<|begin_of_text|>{start}"] * 4
 
 
 def test_a_system_text_without_a_template_is_refused(place, tmp_path, capsys):

@@ -304,12 +304,11 @@ def generate(args: argparse.Namespace) -> None:
     from t3lib.own.answers import TOKENS, ask, format_of_head
     from t3lib.sampler import belonging
 
-    # Questions are asked in the form in which the head was trained.
-    in_head_form = args.system is None and not args.no_system
+    # Questions are asked in the form in which the head was trained. Plain text has no system text.
     form = {
         "answer": "-",
         "system": system_for(args, heads[0]),
-        "raw": in_head_form and format_of_head(heads[0]).raw,
+        "raw": args.system is None and format_of_head(heads[0]).raw,
     }
     rows = [
         check_row({"question": question, **form}, f"question {number}")
@@ -322,16 +321,16 @@ def generate(args: argparse.Namespace) -> None:
     how = {"max_new_tokens": args.max_new_tokens}
     before, after = (ask(model, tokenizer, rows, **how) for model in (base, unlearned))
 
-    strengths = ", ".join(f"{head.w:g}" for head in unlearned.heads)
-    ours = {"gate": 1, "tail": 0}  # the paper's T3 has these values
-    dials = {name: getattr(unlearned, name) for name in ours}
-    further = [f", {name} = {value:g}" for name, value in dials.items() if value != ours[name]]
-    label = f"T3 (T = {unlearned.temperature:g}, w = {strengths}{''.join(further)})"
-    width = len(label)
+    # The paper's T3 has gate 1 and tail 0, which are not shown.
+    label = (
+        f"T3 (T = {unlearned.temperature:g}"
+        f", w = {', '.join(f'{head.w:g}' for head in unlearned.heads)}"
+        f"{f', gate = {unlearned.gate:g}' * (unlearned.gate != 1)}"
+        f"{f', tail = {unlearned.tail:g}' * (unlearned.tail != 0)})"
+    )
     for question, plain, tilted in zip(args.question, before, after):
-        print(f"{'Q':<{width}} {printable(question, ANSWER)}")
-        for name, text in (("base", plain), (label, tilted)):
-            print(f"{name:<{width}} {printable(text, ANSWER)}")
+        for name, text in (("Q", question), ("base", plain), (label, tilted)):
+            print(f"{name:<{len(label)}} {printable(text, ANSWER)}")
 
 
 def evaluate(args: argparse.Namespace) -> int:
