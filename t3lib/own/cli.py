@@ -267,8 +267,7 @@ def unlearn(args: argparse.Namespace) -> int:
     check_out(report_folder(args.out), empty=not args.overwrite)
 
     # What `Choices` has a field for, and what it passes on to the fit.
-    choosable = {each.name for each in fields(own.Choices)}
-    named = {name: given.pop(name) for name in choosable & given.keys()}
+    named = {each.name: given.pop(each.name) for each in fields(own.Choices) if each.name in given}
     choices = own.Choices(**named, template=template, seed=args.seed, fit=given)
 
     wanted: Any = rows_of(args, None)
@@ -346,8 +345,9 @@ def evaluate(args: argparse.Namespace) -> int:
     heads = heads_of(args)
     from t3lib.own.report import read_report
 
-    with_report = args.beside not in (None, BASE)
-    other = read_report(folder(args.beside) / "report.json") if with_report else None
+    other = (
+        None if args.beside in (None, BASE) else read_report(folder(args.beside) / "report.json")
+    )
     wanted = rows_of(args, heads[0] if heads else None)
     model, tokenizer = load_model(args, *base_name(args, heads))
     check_system(args.system, tokenizer)
@@ -402,8 +402,7 @@ def serve(args: argparse.Namespace) -> None:
 
     place.close()
     dtype = args.dtype or str(config.dtype or "auto").removeprefix("torch.")
-    given = {"host": args.host, "port": port, "dtype": dtype}
-    server.run_vllm(folder, names, rules, config, **given)
+    server.run_vllm(folder, names, rules, config, host=args.host, port=port, dtype=dtype)
 
 
 # ---- shared by the verbs ------------------------------------------------------------------------
