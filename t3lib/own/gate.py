@@ -38,14 +38,9 @@ ROLES = ("system", "user", "assistant")
 GIVEN_AWAY = ("logprobs", "top_logprobs", "prompt_logprobs", "echo", "logit_bias")
 
 
-def whole(least: int, most: int) -> Callable[[Any], bool]:
-    """Return a test whether a value is a whole number between two others."""
-    return lambda value: type(value) is int and least <= value <= most
-
-
-def is_number(value: Any, least: float, most: float) -> bool:
-    """Return whether a value is a number between two others."""
-    return type(value) in (int, float) and least <= value <= most
+def within(least: float, most: float, *kinds: type) -> Callable[[Any], bool]:
+    """Return a test whether a value is a number between two others, of one of these types."""
+    return lambda value: type(value) in kinds and least <= value <= most
 
 
 def is_stop(value: Any) -> bool:
@@ -63,18 +58,18 @@ def is_stop(value: Any) -> bool:
 # Fields of a request: whether a value is allowed, and in words what is. All others are refused.
 FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     **dict.fromkeys(("model", "user"), (lambda value: isinstance(value, str), "a text")),
-    "seed": (whole(0, 2**53 - 1), "a whole number from 0 to 2^53 - 1"),
-    "n": (whole(1, MOST), f"a whole number from 1 to {MOST}"),
+    "seed": (within(0, 2**53 - 1, int), "a whole number from 0 to 2^53 - 1"),
+    "n": (within(1, MOST, int), f"a whole number from 1 to {MOST}"),
     **dict.fromkeys(
         ("max_tokens", "max_completion_tokens"),
-        (whole(1, 2**53 - 1), "a whole number from 1 to 2^53 - 1"),
+        (within(1, 2**53 - 1, int), "a whole number from 1 to 2^53 - 1"),
     ),
     # Between 0 and 0.01 logits overflow when they are divided.
     "temperature": (
-        lambda value: is_number(value, 0, 0) or is_number(value, 0.01, 100),
+        lambda value: within(0, 0, int, float)(value) or within(0.01, 100, int, float)(value),
         "0, or a number from 0.01 to 100",
     ),
-    "top_p": (lambda value: is_number(value, 1e-6, 1), "a number above 0, at most 1"),
+    "top_p": (within(1e-6, 1, int, float), "a number above 0, at most 1"),
     "stream": (lambda value: isinstance(value, bool), "true or false"),
     "stream_options": (
         lambda value: (
@@ -300,14 +295,13 @@ def verdict_rules(
 
     UserError if the verdict is not a pass, or if there is none, unless it is served `unjudged`.
     """
-    reports: list[Any] = [report_of(name, head) or {} for name, head in zip(names, heads)]
-    verdict = reports[0].get("verdict", {}) if len(heads) == 1 else {}
+    report: Any = (report_of(names[0], heads[0]) if len(heads) == 1 else None) or {}
+    verdict = report.get("verdict", {})
     none = "these heads together" if len(heads) > 1 else "this head as it is"
     sentence = verdict.get("sentence", f"Not judged: no report is about {none}.")
     if not (verdict.get("success") or unjudged):
         raise UserError(f"{sentence} To serve it all the same, add --unjudged")
-    judged = len(heads) == 1 and reports[0].get("coverage", {}).get("texts")
-    allowed = JUDGED if judged else (GREEDY_SAMPLER,)
+    allowed = JUDGED if report.get("coverage", {}).get("texts") else (GREEDY_SAMPLER,)
     return {"verdict": sentence, "samplers": None if any_sampler else allowed}
 
 
