@@ -42,11 +42,11 @@ GREEDY_ANSWER = Sampler(1, 0.0)
 GENERIC = "generic"  # the set of generic prompts, to keep as the base answers them
 
 
-def drawn(rows: Sequence[Row], most: int, seed: int = 0) -> list[Row]:
+def drawn(rows: Sequence[Row], most: int) -> list[Row]:
     """Draw at most `most` rows without replacement, and return them in their original order."""
     if len(rows) <= most:
         return list(rows)
-    return [rows[i] for i in sorted(random.Random(seed).sample(range(len(rows)), most))]
+    return [rows[i] for i in sorted(random.Random(0).sample(range(len(rows)), most))]
 
 
 @dataclass(frozen=True)
@@ -144,8 +144,7 @@ def build_inquiry(
     # The prompt formats in which the rows to forget are asked beside their own.
     of_kept = Counter(format_of_row(row) for some in kept.values() for row in some)
     of_all = Counter(map(format_of_row, forget)) + of_kept
-    most = next((each for each, _ in of_all.most_common(1)), PromptFormat(False, None))
-    usual = head_format or most
+    usual = head_format or of_all.most_common(1)[0][0]
     formats = {
         f"in the form of the rows to keep{f' ({k})' if k > 1 else ''}": prompt_format
         for k, (prompt_format, _) in enumerate(of_kept.most_common(3), 1)
@@ -211,13 +210,15 @@ def _control_rows(truths: Truths, n: int, first: int) -> list[int]:
     """
     rows = range(n, len(truths.items))
     slots = {truths.slot[row] for row in range(n)}
-    order = random.Random(0).sample(rows, len(rows))
-    order.sort(key=lambda row: (row >= first, truths.slot[row] not in slots))
+    order = sorted(
+        random.Random(0).sample(rows, len(rows)),
+        key=lambda row: (row >= first, truths.slot[row] not in slots),
+    )
     return order[: min(max(CONTROL_ROWS[0], n), CONTROL_ROWS[1])] if n else []
 
 
 def rooms(
-    model: Any, prompts: Sequence[Sequence[int]], truths: Sequence[int], least: int = 16
+    model: Any, prompts: Sequence[Sequence[int]], truths: Sequence[int], least: int
 ) -> list[int]:
     """Return how many tokens each answer may have: twice the truth's length and at least `least`,
     within the model's context.

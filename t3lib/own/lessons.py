@@ -251,7 +251,7 @@ def asked_anew(request: Request, row: Row, text: str, draw: Random) -> Lesson:
 
 
 def answered_by_base(
-    request: Request, lessons: Sequence[Lesson], secret_words: Sequence[Words], room: int = 0
+    request: Request, lessons: Sequence[Lesson], secret_words: Sequence[Words], room: int = 16
 ) -> list[Lesson]:
     """Return lessons to keep with the base's own answers, one greedy and one sampled. A lesson with
     an empty answer is not `usable`.
@@ -263,7 +263,7 @@ def answered_by_base(
     examples = encode_rows(request.tokenizer, [each.row for each in lessons])
     prompts = [each.ids[: each.n_prompt] for each in examples]
     truths = [len(each.ids) - each.n_prompt for each in examples]
-    most = rooms(request.base, prompts, truths, max(16, room))
+    most = rooms(request.base, prompts, truths, room)
     samplers = [GREEDY_ANSWER, Sampler(1)]
     [answers] = sample_together(
         request.base, request.tokenizer, prompts, samplers, UNTILTED, request.seed, most

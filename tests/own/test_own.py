@@ -507,7 +507,7 @@ def test_answers_stay_within_the_context_and_each_has_its_own_room(case):
     assert alone == together[:-1] == [row["answer"] for row in forget]
     reach = short.config.max_position_embeddings
     assert reach / 2 < max(lengths) <= reach and answers.rooms(
-        short, [[0] * (reach - 3), [0]], [20, 9]
+        short, [[0] * (reach - 3), [0]], [20, 9], 16
     ) == [3, 18]
 
 
