@@ -91,7 +91,14 @@ class LocalServer:
         text = prompt(self.tokenizer, body["messages"], None) if chat else body["prompt"]
         made = self.tokenizer(text, add_special_tokens=not chat, return_tensors="pt")
         ids, seed, tokens = made["input_ids"].to(self.model.device), body.get("seed"), 0
-        options, stop = self.options(body), body.get("stop", [])
+        sampler = {"do_sample": True, "temperature": body["temperature"], "top_p": body["top_p"]}
+        options: dict[str, Any] = {
+            "max_new_tokens": body["max_tokens"],
+            "eos_token_id": eos_ids(self.model, self.tokenizer) or None,  # as in a report
+            "pad_token_id": pad_id(self.tokenizer),
+            **(sampler if body["temperature"] else {}),
+        }
+        stop = body.get("stop", [])
         stop = [stop] if isinstance(stop, str) else stop
 
         def put_part(index: int, text: str, reason: str | None) -> None:
@@ -115,16 +122,6 @@ class LocalServer:
                 tokens += out.shape[1] - ids.shape[1]
         counts = {"prompt_tokens": ids.shape[1], "completion_tokens": tokens}
         return counts | {"total_tokens": sum(counts.values())}
-
-    def options(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the options of `generate` for a request; it ends where a judged answer ends."""
-        sampler = {"temperature": body["temperature"], "top_p": body["top_p"]}
-        return {
-            "max_new_tokens": body["max_tokens"],
-            "eos_token_id": eos_ids(self.model, self.tokenizer) or None,
-            "pad_token_id": pad_id(self.tokenizer),
-            **({"do_sample": True, **sampler} if body["temperature"] else {}),
-        }
 
 
 class Growing:
