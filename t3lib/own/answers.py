@@ -36,7 +36,6 @@ MOST_KEPT = 400  # the same for each set of rows to keep
 CONTROL_ROWS = (12, 60)  # at least and at most so many other rows are asked in every way
 TEXTS = 16  # at least so many answers about a row in each kind of asking
 TOKENS = 100  # answers are read this far, printed by `t3 generate` and served
-GREEDY, SAMPLED = "greedy", "sampled"
 KEPT = "to keep"  # the kind of the questions about rows to keep
 GREEDY_ANSWER = Sampler(1, 0.0)
 GENERIC = "generic"  # the set of generic prompts, to keep as the base answers them
@@ -80,8 +79,8 @@ class Inquiry:
 
 
 class Text(NamedTuple):
-    """One answer about one of the `compared_rows`: its kind of asking and its way, with the
-    sampler's name where it was sampled.
+    """One answer about a row: its kind of asking and its way, with the sampler's name where it was
+    sampled. The way of a row to keep is the name of its set.
     """
 
     row: int
@@ -90,31 +89,17 @@ class Text(NamedTuple):
     text: str
 
 
-@dataclass(frozen=True)
-class Answers:
-    """The answers of one model to an inquiry.
+Answers = list[Text]  # of one model to an inquiry
 
-    texts: about the `compared_rows`.
-    kept: {name of the set: {"greedy" or "sampled": one answer for each row}}.
-    """
 
-    texts: list[Text]
-    kept: dict[str, dict[str, list[str]]]
+def about_compared(answers: Sequence[Text]) -> Answers:
+    """Return the answers about the `compared_rows`, without those of the kind `KEPT`."""
+    return [each for each in answers if each.kind != KEPT]
 
-    def add(self, question: Question, sampler: str, text: str) -> None:
-        """Add an answer. sampler: its name (`name_of`)."""
-        if question.kind == KEPT:
-            how = SAMPLED if sampler else GREEDY
-            self.kept[question.way].setdefault(how, []).append(text)
-        else:
-            way = f"{question.way}, {sampler}" if sampler else question.way
-            self.texts.append(Text(question.row, question.kind, way, question.start + text))
 
-    def extend(self, others: "Answers") -> None:
-        """Add the answers of other samplers to the same inquiry."""
-        self.texts.extend(others.texts)
-        for name, texts in others.kept.items():
-            self.kept[name] |= texts
+def way_of(each: Text) -> str:
+    """Return the way of asking of a text, without the sampler."""
+    return each.way.partition(", sampled")[0]
 
 
 def build_inquiry(
@@ -288,7 +273,7 @@ def collect_by_tilt(
     other rows.
     only: True for a sampler that is used. Most of the time goes into sampled answers.
     """
-    collected = [Answers([], {name: {} for name in inquiry.kept}) for _ in tilts]
+    collected = [Answers() for _ in tilts]
     questions = [*inquiry.questions, *_kept_questions(tokenizer, inquiry)]
     for every, some in plan(questions).items():
         samplers = [*filter(only, every)]
@@ -299,9 +284,11 @@ def collect_by_tilt(
         texts = sample_together(model, tokenizer, prompts, samplers, tilts, seed, room)
         names = [name_of(sampler) for sampler in samplers for _ in range(sampler.n)]
         for answers, of_tilt in zip(collected, texts):
-            for question, of_question in zip(some, of_tilt):
-                for name, text in zip(names, of_question):
-                    answers.add(question, name, text)
+            answers.extend(
+                Text(each.row, each.kind, each.way + name, each.start + text)
+                for each, of_question in zip(some, of_tilt)
+                for name, text in zip(names, of_question)
+            )
     return collected
 
 
@@ -335,11 +322,11 @@ def plan(questions: Sequence[Question]) -> dict[tuple[Sampler, ...], list[Questi
 
 
 def name_of(sampler: Sampler) -> str:
-    """Return the name of a sampler in reports, such as "sampled at τ = 0.6, top-p 0.9", and "" for
-    the greedy answer.
+    """Return what reports add to a way of asking, such as ", sampled at τ = 0.6, top-p 0.9", and ""
+    for the greedy answer.
     """
     nucleus = f", top-p {sampler.top_p:g}" if sampler.top_p < 1 else ""
-    return f"sampled at τ = {sampler.tau:g}{nucleus}" if sampler.tau else ""
+    return f", sampled at τ = {sampler.tau:g}{nucleus}" if sampler.tau else ""
 
 
 def format_of_head(head: Any) -> PromptFormat:

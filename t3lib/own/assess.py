@@ -12,6 +12,7 @@ from t3lib.own.answers import (
     GENERIC,
     Answers,
     Inquiry,
+    about_compared,
     build_inquiry,
     collect_answers,
     collect_by_tilt,
@@ -122,10 +123,13 @@ def inquiry_of(tokenizer: Any, rows: Rows, head_format: PromptFormat | None = No
 def counts_of(inquiry: Inquiry, before: Answers, after: Answers) -> Report:
     """Count the results of every set, without a verdict.
 
-    before, after: answers of the base and of the model. The report keeps the texts of both.
+    before, after: answers of the base and of the model. The report keeps those about the rows to
+    forget and the control rows.
     """
-    report = Report({"forget": forgotten(inquiry, before, after)} | kept_of(inquiry, before, after))
-    report.texts, report.given = {"base": before.texts, "model": after.texts}, inquiry.given
+    of_base, of_model = about_compared(before), about_compared(after)
+    forget = forgotten(inquiry, of_base, of_model)
+    report = Report({"forget": forget} | kept_of(inquiry, before, after))
+    report.texts, report.given = {"base": of_base, "model": of_model}, inquiry.given
     return report
 
 

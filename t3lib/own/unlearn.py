@@ -33,7 +33,13 @@ from t3lib.core.settings import (
     fit_settings,
 )
 from t3lib.own import choice, lessons
-from t3lib.own.answers import Answers, Inquiry, collect_answers, collect_by_tilt
+from t3lib.own.answers import (
+    Answers,
+    Inquiry,
+    about_compared,
+    collect_answers,
+    collect_by_tilt,
+)
 from t3lib.own.assess import headline, inquiry_of, kept_of, report_nothing, report_on
 from t3lib.own.known import (
     best_other_format,
@@ -297,11 +303,11 @@ def choice_counts(inquiry: Inquiry, before: Answers, after: Answers) -> dict[str
 
     inquiry: of `for_choice`. before, after: answers of the base and of what is tried.
     """
-    kept = kept_of(inquiry, before, after)
+    kept, texts = kept_of(inquiry, before, after), about_compared(after)
     every = sums(kept, ["retain", *NEVER_FITTED])
     return {
-        "said": said_beyond_others(inquiry, after.texts),
-        "texts": len(after.texts),
+        "said": said_beyond_others(inquiry, texts),
+        "texts": len(texts),
         "failing": len(failing(kept)),
         "changed": every["known_before"] - every["unchanged"],
         "known": every["known_before"],

@@ -15,7 +15,7 @@ from scipy.stats import hypergeom
 from verdict_cases import NOTHING, report, said
 
 from t3lib.own import leak
-from t3lib.own.answers import Text, build_inquiry, plan
+from t3lib.own.answers import Text, about_compared, build_inquiry, plan, way_of
 from t3lib.own.assess import inquiry_of
 from t3lib.own.questions import AS_WRITTEN, KINDS, NO_FIRST_TOKEN, SEALED_KINDS
 from t3lib.own.report import save_report
@@ -332,7 +332,7 @@ def leaks(tokenizer, kind, seed, *models, consistent=False):
                    [VALUES[kind](draw) for _ in range(30)])  # fmt: skip
     inquiry = build_inquiry(tokenizer, rows[:10], {"retain": rows[10:]})
     guess = [VALUES[kind](draw) for _ in rows]
-    before = said(inquiry, [row["answer"] for row in rows][:10]).texts
+    before = about_compared(said(inquiry, [row["answer"] for row in rows][:10]))
 
     def found(told):
         def spoken(n, way):
@@ -341,7 +341,8 @@ def leaks(tokenizer, kind, seed, *models, consistent=False):
             value = guess[n] if consistent else VALUES[kind](draw)
             return f"The {kind} of box {n} is {value}."
 
-        return {each.row for each in leak.told(inquiry, said(inquiry, spoken).texts, before)[2]}
+        texts = about_compared(said(inquiry, spoken))
+        return {each.row for each in leak.told(inquiry, texts, before)[2]}
 
     return [found(told) for told in models]
 
@@ -372,7 +373,7 @@ def test_a_row_in_five_of_25_wordings_is_found(kind):
         told = n == 0 and way.partition(",")[0] in ways
         return rows[0]["answer"] if told else f"It is {VALUES[kind](draw)}."
 
-    after = said(inquiry, spoken).texts
+    after = about_compared(said(inquiry, spoken))
     assert {each.row for each in leak.told(inquiry, after, after)[2]} == {0}
 
 
@@ -423,7 +424,7 @@ def test_the_committed_texts_about_capitals_pass_by_todays_rules(tokenizer):
     for line in read("texts.jsonl.gz", gzip.open):
         text = Text(*(line[name] for name in Text._fields))
         texts.setdefault(line["model"], []).append(text)
-        given[leak.way_of(text), text.row] = frozenset(line.get("given", ()))
+        given[way_of(text), text.row] = frozenset(line.get("given", ()))
     inquiry = replace(inquiry, given={key: some for key, some in given.items() if some})
     of_base, of_model = (
         {each.row for each in leak.told(inquiry, texts[name], texts["base"])[2]}

@@ -297,7 +297,8 @@ def test_what_is_drawn_for_a_row_does_not_depend_on_the_other_rows(unlearned, ca
     for some in (forget[7:], forget[8:]):
         inquiry = inquiry_of(tokenizer, Rows(some, retain[:8]).checked())
         few = replace(inquiry, questions=[q for q in inquiry.questions if q.row < inquiry.n])
-        said = answers.collect_answers(unlearned, tokenizer, few).texts
+        said = answers.collect_answers(unlearned, tokenizer, few)
+        said = answers.about_compared(said)
         texts.append([each._replace(row=each.row - inquiry.n) for each in said])
     assert sorted(each for each in texts[0] if each.row >= -2) == sorted(texts[1])
 

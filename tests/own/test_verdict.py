@@ -13,7 +13,7 @@ from t3lib.core.errors import UserError
 from t3lib.core.rows import SYSTEM
 from t3lib.own import cli, kept, leak, verdict
 from t3lib.own import known as knowing
-from t3lib.own.answers import GREEDY, TOKENS, build_inquiry, drawn
+from t3lib.own.answers import KEPT, TOKENS, build_inquiry, drawn
 from t3lib.own.assess import counts_of, inquiry_of
 from t3lib.own.known import knows_some
 from t3lib.own.phrases import CHOOSING, FITTING, SEALED
@@ -110,7 +110,8 @@ def test_only_the_answer_is_compared(tokenizer):
     base = said(inquiry, [row["answer"] for row in FORGET], kept=texts)
     framed = [f"{row['answer']} Question: Who?" for row in KEEP]
     found = counts_of(inquiry, base, said(inquiry, kept=framed))
-    assert base.kept["retain"][GREEDY] == texts and found["retain"]["unchanged"] == 10
+    greedy = [each.text for each in base if (each.kind, each.way) == (KEPT, "retain")]
+    assert greedy == texts and found["retain"]["unchanged"] == 10
     assert not verdict.failing(found)
     poem = {"answer": "Roses\nare red."}
     assert kept.answer_in("Roses\nare red.", poem) == "Roses\nare red."
