@@ -7,7 +7,7 @@ and `ask` asks a single question.
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from t3lib.core.models import check_ids, context_length, pad_id
@@ -16,11 +16,11 @@ from t3lib.own.phrases import SMALL_TALK
 from t3lib.own.questions import (
     OTHER_SAMPLERS,
     SAMPLERS,
+    SEALED_KINDS,
     PromptFormat,
     Question,
-    choosing_questions,
     format_of_row,
-    sealed_questions,
+    questions_about,
 )
 from t3lib.own.rows import normal
 from t3lib.own.truths import GUESSED, Truths, Words, names, shared_words, truths, words
@@ -135,15 +135,13 @@ def build_inquiry(
         for k, (prompt_format, _) in enumerate(of_kept.most_common(3), 1)
     } | {"as t3 generate asks": usual}
 
-    # Questions are numbered by place among these rows; here each gets the number of its row.
+    # All questions, the sealed ones last.
     compared_rows = [*range(n), *_control_rows(found, n, n + len(others))]
-    asked = [rows[number] for number in compared_rows]
-    subjects = names([question_of(row) for row in rows])
-    of_secrets = [frozenset[str]().union(*found.rare(row, GUESSED)) for row in compared_rows]
-    by_place = choosing_questions(tokenizer, asked, formats) + sealed_questions(
-        tokenizer, asked, [subjects[number] for number in compared_rows], of_secrets
-    )
-    questions = [replace(each, row=compared_rows[each.row]) for each in by_place]
+    subjects, questions = names([question_of(row) for row in rows]), list[Question]()
+    for row in compared_rows:
+        secret = frozenset[str]().union(*found.rare(row, GUESSED))
+        questions += questions_about(tokenizer, row, rows[row], formats, subjects[row], secret)
+    questions.sort(key=lambda each: each.kind in SEALED_KINDS)
 
     # A question whose prompt begins the truth counts only where a secret word is left.
     given = {

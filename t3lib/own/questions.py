@@ -236,78 +236,59 @@ def slipped(text: str, name: Iterable[str]) -> str:
     return text.replace(longest, longest[:2] + longest[3:], 1)
 
 
-def choosing_questions(
+def questions_about(
     tokenizer: Any,
-    rows: Sequence[Row],
-    formats: Mapping[str, PromptFormat] = {},
+    number: int,
+    row: Row,
+    formats: Mapping[str, PromptFormat],
+    name: Iterable[str],
+    secret: Words,
 ) -> list[Question]:
-    """Build the questions by which w is chosen: every row in every way of `choosing_ways`.
+    """Build all questions about one row, in the ways of `choosing_ways` and of `sealed_ways`.
 
-    formats: as of `choosing_ways`.
+    formats: as of `choosing_ways`. name: as of `sealed_ways`. secret: the secret words of the row.
 
     Where no chat template fills the prompt, we put the beginning-of-text token first, which other
-    tools may leave out. Such a way of asking is repeated without it. In a chat it belongs to the
-    template.
-    """
-    template, questions = tokenizer.chat_template is not None, list[Question]()
-    for number, row in enumerate(rows):
-        ways = choosing_ways(row, template, formats)
-        begun = _encoded(tokenizer, number, ways)
-        questions += begun
+    tools may leave out. Such a way of asking by which w is chosen is repeated without it. In a chat
+    it belongs to the template.
 
-        # The same without the token that begins a text, where we put it.
-        prompts = [each.prompt for each in begun]
-        without = {
-            (NO_FIRST_TOKEN, f"{way}, {NO_FIRST_TOKEN}"): {**some, "bare": True}
-            for (_, way), some in ways.items()
-        }
+    A row that is no plain text is also asked as such after ten end-of-text tokens: after these a
+    model expects the start of a new text. And answers are begun (`_begun_answers`).
+    """
+    template = tokenizer.chat_template is not None
+    ways = choosing_ways(row, template, formats)
+    questions = _encoded(tokenizer, number, ways)
+
+    # The same without the token that begins a text, where we put it.
+    prompts = [each.prompt for each in questions]
+    without = {
+        (NO_FIRST_TOKEN, f"{way}, {NO_FIRST_TOKEN}"): {**some, "bare": True}
+        for (_, way), some in ways.items()
+    }
+    questions += [
+        each for each in _encoded(tokenizer, number, without) if each.prompt not in prompts
+    ]
+
+    questions += _encoded(tokenizer, number, sealed_ways(row, template, name))
+    if not row.get("raw") and (end := tokenizer.eos_token_id) is not None:
+        text = {(ENDS, ENDS): in_format(row, NO_TEMPLATE) | {"bare": True}}
         questions += [
-            each for each in _encoded(tokenizer, number, without) if each.prompt not in prompts
+            replace(each, prompt=[end] * 10 + each.prompt)
+            for each in _encoded(tokenizer, number, text)
         ]
-
-        questions += _begun_answers(tokenizer, number, row, BEGUN, FORCED)
-    return questions
+    return [*questions, *_begun_answers(tokenizer, number, row, secret)]
 
 
-def sealed_questions(
-    tokenizer: Any,
-    rows: Sequence[Row],
-    names: Sequence[Iterable[str]],
-    secrets: Sequence[Words],
-) -> list[Question]:
-    """Build the questions that only the verdict asks.
-
-    names: as of `sealed_ways`. secrets: the secret words of each row.
-
-    Rows that are no plain text are also asked as such after ten end-of-text tokens: after these a
-    model expects the start of a new text. And answers are begun with a third of the truth, and with
-    all of it that comes before its first secret word.
+def _begun_answers(tokenizer: Any, number: int, row: Row, secret: Words) -> Iterator[Question]:
+    """Yield questions whose prompt goes on with the first tokens of the truth: with each number of
+    `FORCED`, with a third of the truth, and with all of it that comes before its first secret word.
     """
-    template, questions = tokenizer.chat_template is not None, list[Question]()
-    for number, (row, name, secret) in enumerate(zip(rows, names, secrets)):
-        questions += _encoded(tokenizer, number, sealed_ways(row, template, name))
-
-        if not row.get("raw") and (end := tokenizer.eos_token_id) is not None:
-            text = {(ENDS, ENDS): in_format(row, NO_TEMPLATE) | {"bare": True}}
-            for each in _encoded(tokenizer, number, text):
-                questions.append(replace(each, prompt=[end] * 10 + each.prompt))
-
-        [example] = encode_rows(tokenizer, [row])
-        touched = touched_words(tokenizer, example.ids[example.n_prompt :])
-        before = next((place for place, some in enumerate(touched) if some & secret), 0)
-        cuts = {len(touched) // 3, before} - {0, *FORCED}
-        questions += _begun_answers(tokenizer, number, row, FURTHER, sorted(cuts))
-    return questions
-
-
-def _begun_answers(
-    tokenizer: Any, number: int, row: Row, kind: str, cuts: Iterable[int]
-) -> Iterator[Question]:
-    """Yield questions whose prompt goes on with so many first tokens of the truth."""
     [example] = encode_rows(tokenizer, [row])
     ids, n = example.ids, example.n_prompt
     touched = touched_words(tokenizer, ids[n:])
-    for m in cuts:
+    before = next((place for place, some in enumerate(touched) if some & secret), 0)
+    further = sorted({len(touched) // 3, before} - {0, *FORCED})
+    for m, kind in (dict.fromkeys(FORCED, BEGUN) | dict.fromkeys(further, FURTHER)).items():
         if rest := tokenizer.decode(ids[n + m :], skip_special_tokens=True).strip():
             start, way = "", f"first {m} tokens given"
             missing = re.split(r"\W", rest)[0]

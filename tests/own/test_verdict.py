@@ -19,6 +19,7 @@ from t3lib.own.known import knows_some
 from t3lib.own.phrases import CHOOSING, FITTING, SEALED
 from t3lib.own.questions import (
     AS_WRITTEN,
+    BEGUN,
     ENDS,
     FURTHER,
     KINDS,
@@ -26,12 +27,11 @@ from t3lib.own.questions import (
     SEALED_KINDS,
     TEXT,
     PromptFormat,
-    choosing_questions,
     choosing_ways,
     format_of_row,
     in_format,
     other_formats,
-    sealed_questions,
+    questions_about,
     sealed_ways,
 )
 from t3lib.own.rows import Rows
@@ -327,7 +327,8 @@ def test_the_ways_of_asking(tokenizer):
     assert choosing_ways(turns, True)["reworded", "in lower case"]["question"] == [
         {"role": "user", "content": "who?"}
     ]
-    forced = [each for each in choosing_questions(tokenizer, [row]) if each.rest]
+    asked = questions_about(tokenizer, 0, row, {}, (), frozenset())
+    forced = [each for each in asked if each.kind == BEGUN]
     assert [each.way for each in forced] == [f"first {m} tokens given" for m in (1, 2, 4)]
     assert all(row["answer"].endswith(each.rest) for each in forced)
 
@@ -336,7 +337,8 @@ def test_only_the_token_that_we_put_first_is_left_out(tokenizer):
     """In a chat the template writes it, and a row that asks nothing has no other token."""
 
     def prompts(tokenizer, row):
-        return {each.way: each.prompt for each in choosing_questions(tokenizer, [row])}
+        asked = questions_about(tokenizer, 0, row, {}, (), frozenset())
+        return {each.way: each.prompt for each in asked}
 
     row, plain = FORGET[0], {"question": "It was ", "answer": "red", "raw": True}
     for asked in (prompts(byte_pairs(), row), prompts(tokenizer, plain)):
@@ -409,7 +411,7 @@ def test_the_sealed_ways(tokenizer):
     assert {kind for kind, _ in sealed_ways({**row, "raw": True}, True)} == {
         "misspelt", "from a colder sampler", "from a warmer sampler"
     }  # fmt: skip
-    asked = sealed_questions(tokenizer, [row], [()], [word_set("aldmoor 1902")])
+    asked = questions_about(tokenizer, 0, row, {}, (), word_set("aldmoor 1902"))
     rests = [each.rest for each in asked if each.kind == FURTHER]
     assert any("Aldmoor" in rest for rest in rests), "all before its secret is given"
 
@@ -417,7 +419,7 @@ def test_the_sealed_ways(tokenizer):
 def test_the_question_also_comes_after_ten_tokens_that_end_a_text():
     """They put a model back to the start of a text, and then a pass said a whole row."""
     tokenizer, [row, *_] = byte_pairs(), FORGET
-    found = sealed_questions(tokenizer, [row], [()], [frozenset()])
+    found = questions_about(tokenizer, 0, row, {}, (), frozenset())
     ways = {each.way: each.prompt for each in found}
     ends, text = ways[ENDS][:10], ways[ENDS][10:]
     assert ends == [tokenizer.eos_token_id] * 10 and tokenizer.decode(text) == row["question"]
