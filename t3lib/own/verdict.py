@@ -45,10 +45,15 @@ DECIDING = {"rows to keep": ("retain",), "answers never fitted": NEVER_FITTED}
 
 
 def sums(report: Mapping[str, Any], names: Iterable[str]) -> dict[str, int]:
-    """Return the counts of some sets to keep together."""
+    """Return the counts of some sets to keep together. Where nothing was sampled, the greedy
+    answers stand for the samples.
+    """
     sets = [report[name] for name in names if name in report]
     keys = ("rows", "known_before", "unchanged", "unchanged_sampled")
-    return {key: sum(entry[key] or 0 for entry in sets) for key in keys}
+    return {
+        key: sum(each["unchanged"] if each[key] is None else each[key] for each in sets)
+        for key in keys
+    }
 
 
 def failing(report: Mapping[str, Any]) -> dict[str, str]:

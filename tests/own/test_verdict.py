@@ -36,6 +36,7 @@ from t3lib.own.questions import (
 )
 from t3lib.own.rows import Rows
 from t3lib.own.truths import word_set, words
+from t3lib.own.unlearn import choice_counts
 
 NAMES = (
     "Ada Bruno Clara Darius Elena Farid Greta Hugo Ines Jonas Kira Leon Mira Nils Olga Pavel"
@@ -101,6 +102,16 @@ def test_few_changed_answers_of_few_may_be_chance(tokenizer, changed, how, succe
         assert found["retain"]["changed"][0]["answer"].endswith("327527")
     else:
         assert "changed when sampled" in said["sentence"]
+
+
+@pytest.mark.parametrize(("changed", "failing"), [(2, 0), (3, 1)])
+def test_where_nothing_was_sampled_greedy_answers_decide(tokenizer, changed, failing):
+    """In the first round of the choice of w every group failed, so that it compared no failures."""
+    texts = [row["answer"] + " 327527" * (n < changed) for n, row in enumerate(KEEP)]
+    inquiry = build_inquiry(tokenizer, FORGET, {"retain": KEEP, "other": FRESH})
+    greedily = [each for each in said(inquiry, kept=texts) if "sampled" not in each.way]
+    counts = choice_counts(inquiry, said(inquiry), greedily)
+    assert (counts["failing"], counts["changed"], counts["known"]) == (failing, changed, 12)
 
 
 def test_only_the_answer_is_compared(tokenizer):
