@@ -272,7 +272,8 @@ def test_unlearn_generate_on_own_rows(place, tmp_path, capsys, monkeypatch, shor
     texts = [path.read_text() for path in reports.iterdir() if path.suffix != ".gz"]
     assert not any(str(folder) in text for text in texts for folder in (tmp_path, place))
     assert not (tmp_path / "cache" / "features").exists(), "hidden states stay in memory"
-    capsys.readouterr()
+    said = capsys.readouterr().out.splitlines()[0]
+    assert "on 6 rows to forget and 5 rows to keep; trained and judged in" in said, "one held out"
     asking = ["generate", "--model", str(place / "model"), *how, "--max-new-tokens", "5"]
     question = ["--", "Book 0 of Mara Quill?"]
     assert cli.main([*asking, "--head", str(head), *question]) == 0

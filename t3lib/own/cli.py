@@ -270,7 +270,7 @@ def unlearn(args: argparse.Namespace) -> int:
     named = {each.name: given.pop(each.name) for each in fields(own.Choices) if each.name in given}
     choices = own.Choices(**named, template=template, seed=args.seed, fit=given)
 
-    wanted: Any = rows_of(args, None)
+    wanted = rows_of(args, None)
     model, tokenizer = load_model(args, args.model)
     check_system(args.system, tokenizer)
 
@@ -279,11 +279,12 @@ def unlearn(args: argparse.Namespace) -> int:
         unlearned = own.unlearn(model, tokenizer, wanted, choices)
     except own.NothingToForget as error:
         return write_report(error.report, report_folder(args.out))
+    head, seconds = unlearned.head, time.perf_counter() - start
     unlearned.save_pretrained(args.out, overwrite=args.overwrite)
     print(
-        f"trained a head with {unlearned.head.num_parameters:,} parameters on"
-        f" {len(wanted.forget)} rows to forget and {len(wanted.retain)} rows to keep in"
-        f" {time.perf_counter() - start:.1f} s, saved to {args.out}"
+        f"trained a head with {head.num_parameters:,} parameters on {head.info['n_forget']} rows to"
+        f" forget and {head.info['n_retain']} rows to keep; trained and judged in {seconds:.1f} s,"
+        f" saved to {args.out}"
     )
     return write_report(unlearned.report, report_folder(args.out))
 
