@@ -444,7 +444,8 @@ def test_the_page_shows_every_row_and_foreign_text_as_text(unlearned):
     assert not re.search(r"<(link|img|iframe)|script src|href=.?http|@import|url\(.?http", html), (
         "it loads nothing"
     )
-    assert html.count('data-name="leaks"') == 120, "it once showed five rows"
+    places = re.findall('data-name="leaks".*? data-value="(.*?)"', html)
+    assert places == [str(n) for n in range(1, 121)], "1e-30 was sorted after 1.0"
 
 
 def test_a_colder_sampler_is_a_sharper_model(unlearned, case):
