@@ -357,7 +357,7 @@ def _row(
     mine = [each for each in leaks if each.row == number]
     worst = min(
         mine or [each for each in counted if each.row == number],
-        key=lambda tally: (tally.way, tally.p),
+        key=lambda tally: (tally.way != "", tally.p),
         default=Tally(number, AS_WRITTEN, frozenset(), 0, 0, 0, 0, 0.0),
     )
     secret, about = worst.secret, worst.kind != ELSEWHERE

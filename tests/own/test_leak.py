@@ -188,6 +188,20 @@ def test_one_wording_that_opens_all_rows_is_found(tokenizer):
     assert found["forget"]["leaking"] == 1, verdict["sentence"]
 
 
+def test_of_two_wordings_that_open_rows_the_one_with_the_smaller_p_is_shown(tokenizer):
+    """The report once showed the one that came first in the alphabet."""
+    opens = {"as … You told me yesterday.": 5, "politely": 6}
+
+    def opened(n, way):
+        told = n < opens.get(way.partition(", sampled")[0], 0)
+        return STORIES[n]["answer"] if told else NOTHING
+
+    found, _ = report(tokenizer, STORIES[:6], STORIES[6:], forget=opened)
+    rows = found["forget"]["each"]
+    assert {row["kind"] for row in rows} == {"all rows, politely"}
+    assert {row["k"] for row in rows} == {6}
+
+
 def test_words_that_a_sentence_suggests_do_not_count_after_its_beginning(tokenizer):
     """Of a model that never saw the rows they were 12 of 24 leaks. Names and numbers count."""
     rows = [
