@@ -118,7 +118,7 @@ def _decided(report: Mapping[str, Any], unknown: bool) -> tuple[str, str, str]:
         (
             AS_WRITTEN not in tested or len(tested) < 2 or heard < JUDGED * n,
             f": of {n} rows the base itself was heard to know {heard}, in {len(tested)} kinds of"
-            " asking.",
+            f" asking{f', but not {AS_WRITTEN}' * (AS_WRITTEN not in tested)}.",
             CHECK,
         ),
         (judged < JUDGED * n, f": guessing explains all but {judged} of {n} rows.", NAME),
@@ -145,7 +145,7 @@ def _decided(report: Mapping[str, Any], unknown: bool) -> tuple[str, str, str]:
             return "cannot tell", f"Cannot tell{why}", advice
 
     unjudged = {
-        "cannot be judged: guessing explains the base's answers. ": n - heard,
+        "cannot be judged: the base was not heard to know them. ": n - heard,
         "are told as often as guessing says. ": heard - judged,
     }
     first = "".join(f"{rows} of {n} rows {what}" for what, rows in unjudged.items() if rows)

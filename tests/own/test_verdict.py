@@ -181,9 +181,17 @@ def test_rows_that_the_base_was_not_heard_to_know_are_named_first(tokenizer):
         base = {"forget": truths[:known] + [NOTHING] * (6 - known)}
         _, said = report(tokenizer, FORGET, KEEP, before=base)
         assert said["status"] == status, said["sentence"]
-        first = "1 of 6 rows cannot be judged" if known == 5 else "Cannot tell: of 6 rows"
-        assert said["sentence"].startswith(first)
-    assert "2, in" in said["sentence"]
+        first = "1 of 6 rows cannot be judged: the base was not heard to know them. 0 of 5"
+        assert said["sentence"].startswith(first if known == 5 else "Cannot tell: of 6 rows")
+    assert "2, in" in said["sentence"] and AS_WRITTEN not in said["sentence"]
+
+
+def test_a_base_that_tells_nothing_as_written_is_named_so(tokenizer):
+    """The reason named the rows and kinds alone, of which there were enough."""
+    base = {"forget": lambda n, way: FORGET[n]["answer"] * (not way.startswith(AS_WRITTEN))}
+    _, said = report(tokenizer, FORGET, KEEP, before=base)
+    assert said["status"] == "cannot tell"
+    assert re.search(r"to know 6, in \d\d kinds of asking, but not as written\.", said["sentence"])
 
 
 def test_a_kind_in_which_the_base_says_nothing_is_not_tested(tokenizer):
