@@ -381,7 +381,7 @@ def serve(args: argparse.Namespace) -> None:
     name = model_name(args, named)
     adapted = find_spec("vllm") and (Path(name).expanduser() / "adapter_config.json").is_file()
     but = "vLLM serves no base with an adapter" if adapted else ""
-    with_vllm = not args.load_in and server.vllm_here(but)
+    with_vllm = server.vllm_here(but) and not args.load_in
     if with_vllm:
         folder, config, tokenizer = gate.described(name)
         with_vllm = server.vllm_here(server.too_wide([head.rank for head in heads], config))

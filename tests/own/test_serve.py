@@ -552,8 +552,10 @@ def test_what_cannot_start_is_one_line(place, tmp_path, capsys, monkeypatch):
     assert cli.main(["serve", *base, "--head", str(place / "unjudged"), "--port", "0"]) == 2
     assert "this head as it is. To serve it all the same, add --un" in capsys.readouterr().err
     monkeypatch.setattr(serve, "find_spec", lambda name: None)
-    assert cli.main(["serve", *base, *head]) == 2
-    assert "no server is installed: pip install" in capsys.readouterr().err
+    # A quantised model was loaded first, and then there was a traceback.
+    for more in ([], ["--load-in", "4bit"]):
+        assert cli.main(["serve", *base, *head, *more]) == 2
+        assert "no server is installed: pip install" in capsys.readouterr().err
 
 
 def tiny_llama_of_another_seed(place, folder):
