@@ -383,7 +383,7 @@ def serve(args: argparse.Namespace) -> None:
     but = "vLLM serves no base with an adapter" if adapted else ""
     with_vllm = server.vllm_here(but) and not args.load_in
     if with_vllm:
-        folder, config, tokenizer = gate.described(name)
+        found, config, tokenizer = gate.described(name, revision)
         with_vllm = server.vllm_here(server.too_wide([head.rank for head in heads], config))
 
     # The port is bound before a model is loaded, which may take minutes.
@@ -403,7 +403,7 @@ def serve(args: argparse.Namespace) -> None:
 
     place.close()
     dtype = args.dtype or str(config.dtype or "auto").removeprefix("torch.")
-    server.run_vllm(folder, names, rules, config, host=args.host, port=port, dtype=dtype)
+    server.run_vllm(found, names, rules, config, host=args.host, port=port, dtype=dtype)
 
 
 # ---- shared by the verbs ------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from typing import Any
 from transformers import AutoConfig, AutoTokenizer
 
 from t3lib.core.errors import UserError, printable
-from t3lib.core.hub import located
+from t3lib.core.hub import Place, located
 from t3lib.core.rows import CONTROL, FIXED_CLOCK, check_text, prompt, refuse_special
 from t3lib.own.answers import TOKENS
 from t3lib.own.questions import SAMPLERS
@@ -91,16 +91,16 @@ class Gate:
     """An ASGI middleware that passes on only requests by which unlearning was judged.
 
     app: the server behind it. rules: see `prompt_rules` and `verdict_rules`; by default the JSON in
-    the environment's T3_SERVE, in which the tokenizer is a name, beside its chat template. Another
-    path gets status 404, another request status 400 with one line. Where a conversation has no
-    system text, the head's is added.
+    the environment's T3_SERVE, in which the tokenizer is a name, beside its commit on the Hub
+    (`revision`) and its chat template. Another path gets status 404, another request status 400
+    with one line. Where a conversation has no system text, the head's is added.
     """
 
     def __init__(self, app: Any, rules: Mapping[str, Any] | None = None) -> None:
         self.app, self.rules = app, rules or json.loads(os.environ["T3_SERVE"])
         self.tokenizer = self.rules["tokenizer"]
         if isinstance(self.tokenizer, str):
-            self.tokenizer = described(self.tokenizer)[2]
+            self.tokenizer = described(self.tokenizer, self.rules["revision"])[2]
             self.tokenizer.chat_template = self.rules["template"]
         self.checker = ThreadPoolExecutor(1)
 
@@ -349,16 +349,16 @@ def prompt_rules(
     }
 
 
-def described(name: str) -> tuple[str, Any, Any]:
-    """Return folder or Hub id, configuration and tokenizer of a base, without its weights.
+def described(name: str, revision: str | None = None) -> tuple[Place, Any, Any]:
+    """Return the place, the configuration and the tokenizer of a base, without its weights.
 
-    UserError if they cannot be read.
+    name, revision: as of `hub.located`. UserError if they cannot be read.
     """
-    place = located(name)
+    place = located(name, revision)
     commit = place.commit or "main"
     try:
         return (
-            place.name,
+            place,
             AutoConfig.from_pretrained(place.name, revision=commit, trust_remote_code=False),
             AutoTokenizer.from_pretrained(place.name, revision=commit, trust_remote_code=False),
         )

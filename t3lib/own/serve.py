@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from t3lib.core.errors import UserError, printable
+from t3lib.core.hub import Place
 from t3lib.core.models import pad_id
 from t3lib.core.rows import prompt
 from t3lib.own.answers import TOKENS
@@ -317,7 +318,7 @@ def run_local(model: Any, rules: Mapping[str, Any], place: socket.socket) -> Non
 
 
 def run_vllm(
-    base: str,
+    base: Place,
     heads: Sequence[str],
     rules: Mapping[str, Any],
     config: Any,
@@ -327,8 +328,8 @@ def run_vllm(
 
     SIGINT and SIGTERM end both, and raise KeyboardInterrupt.
 
-    base, config: folder or Hub id of the base, and its configuration. heads: folders or Hub ids.
-    rules: see `gate`. options: further options of vLLM's server, such as host, port and dtype.
+    base, config: place of the base, and its configuration. heads: folders or Hub ids. rules: see
+    `gate`. options: further options of vLLM's server, such as host, port and dtype.
     """
     llama = config.model_type == "llama"
     kind = "T3LlamaForCausalLM" if llama else "T3TransformersForCausalLM"
@@ -342,8 +343,9 @@ def run_vllm(
     with tempfile.NamedTemporaryFile("w", suffix=".jinja", encoding="utf-8") as template:
         template.write(rules["tokenizer"].chat_template or "")
         template.flush()
-        options |= {
-            "model": base,
+        commit = {"revision": base.commit, "tokenizer-revision": base.commit}
+        options |= (commit if base.commit else {}) | {
+            "model": base.name,
             "served-model-name": rules["name"],
             "generation-config": "vllm",
             "hf-overrides": json.dumps(overrides),
@@ -354,7 +356,12 @@ def run_vllm(
         for middleware in ("t3lib.own.gate.Gate", "t3lib.sampler.vllm_check.SelfCheck"):
             command += ["--middleware", middleware]
         command += [word for name, value in options.items() for word in (f"--{name}", str(value))]
-        for_gate = {**rules, "tokenizer": base, "template": rules["tokenizer"].chat_template}
+        for_gate = {
+            **rules,
+            "tokenizer": base.name,
+            "revision": base.commit,
+            "template": rules["tokenizer"].chat_template,
+        }
         variables = {"T3_SERVE": json.dumps(for_gate)}
 
         for number in (signal.SIGINT, signal.SIGTERM):

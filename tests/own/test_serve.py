@@ -22,6 +22,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from t3lib import cli
 from t3lib.classifier.head import T3Head
 from t3lib.core.errors import UserError
+from t3lib.core.hub import Place
 from t3lib.core.models import load_model
 from t3lib.core.rows import encode_text, prompt
 from t3lib.own import gate, serve
@@ -607,6 +608,29 @@ def test_vllm_is_started_with_the_head_where_it_is_installed(place, capsys, monk
     assert "vLLM ended with exit code 1" in capsys.readouterr().err
     assert json.loads(calls[1][0]["--hf-overrides"])["t3_allow_samplers"]
     assert cli.main(["serve", *words]) == 130 and not [*interrupted], "vLLM's end is waited for"
+
+
+def test_vllm_serves_the_commit_of_the_base_that_the_head_was_trained_on(place, monkeypatch):
+    """It took the newest one, also for the tokenizer of the gate."""
+    asked, folder, commit = [], str(place / "base"), "c" * 40
+
+    def on_the_hub(name, revision=None):
+        asked.append(revision)
+        return Place(folder, revision)
+
+    def start(command, env):
+        options = dict(zip(command, command[1:]))
+        assert (options["--revision"], options["--tokenizer-revision"]) == (commit, commit)
+        monkeypatch.setenv("T3_SERVE", env["T3_SERVE"])
+        gate.Gate(None)
+        return SimpleNamespace(wait=lambda: 0)
+
+    monkeypatch.setattr(serve, "find_spec", lambda name: name == "vllm")
+    monkeypatch.setattr(serve.subprocess, "Popen", start)
+    monkeypatch.setattr(gate, "located", on_the_hub)
+    monkeypatch.setattr(belonging, "base_of", lambda head: ("somebody/base", commit))
+    assert cli.main(["serve", "--head", str(place / "head"), "--port", "0"]) == 2
+    assert asked == [commit] * 2
 
 
 @pytest.mark.parametrize(
