@@ -166,7 +166,7 @@ class Gate:
         sampler = body["temperature"], body["top_p"]
         if rules["samplers"] and sampler not in {*map(tuple, rules["samplers"])}:
             allowed = samplers(rules["samplers"])
-            raise UserError(f"a colder sampler undoes tempering; judged and allowed: {allowed}")
+            raise UserError(f"{samplers([sampler])} is refused; allowed: {allowed}")
         if not tau and body.get("n", 1) > 1:
             raise UserError("n is 1 at temperature 0: greedy answers are all the same")
 
@@ -290,8 +290,9 @@ def verdict_rules(
     """Return what the reports beside heads allow, for `Gate`: {verdict, samplers}.
 
     names: folders or Hub ids of the heads. verdict: the sentence of the only head's report, or why
-    there is none. samplers: the pairs (temperature, top_p) that the report judged; greedy answers
-    alone if there is none, as for several heads together; None with any_sampler.
+    there is none; with any_sampler it begins with what no report judged. samplers: the pairs
+    (temperature, top_p) that the report judged; greedy answers alone if there is none, as for
+    several heads together; None with any_sampler.
 
     UserError if the verdict is not a pass, or if there is none, unless it is served `unjudged`.
     """
@@ -302,7 +303,8 @@ def verdict_rules(
     if not (verdict.get("success") or unjudged):
         raise UserError(f"{sentence} To serve it all the same, add --unjudged")
     allowed = JUDGED if report.get("coverage", {}).get("texts") else (GREEDY_SAMPLER,)
-    return {"verdict": sentence, "samplers": None if any_sampler else allowed}
+    more = "Other samplers and longer answers are allowed than a report judged. " * any_sampler
+    return {"verdict": more + sentence, "samplers": None if any_sampler else allowed}
 
 
 def prompt_rules(

@@ -242,6 +242,7 @@ def greeting(rules: Mapping[str, Any], url: str) -> str:
         system = f"with the system text {text} (added where a request has none)"
     allowed = samplers(rules["samplers"]) if rules["samplers"] else "all"
     most = f", of at most {TOKENS} tokens" if rules["samplers"] else ""
+    others = "other samplers, " if rules["samplers"] else ""
     off = "" if rules["completions"] else f", {COMPLETIONS}"
     return f"""serving {rules["name"]} on {url}; ask it:
   curl {url}/{verb} -H 'Content-Type: application/json' -d '{{"{field}": {example}}}'
@@ -250,7 +251,7 @@ def greeting(rules: Mapping[str, Any], url: str) -> str:
 trained {system} and with the date {DATE}
 samplers: {allowed}; answers to a request: {MOST}{most}
 verdict: {printable(rules["verdict"], 400)}
-refused: other samplers, probabilities, biases, tools{off}
+refused: {others}probabilities, biases, tools{off}
 anybody who reaches this address may ask; Ctrl-C ends it"""
 
 

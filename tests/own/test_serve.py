@@ -251,7 +251,7 @@ def test_the_openai_client_is_served(server):
     *chunks, last = client.chat.completions.create(**how, stream_options={"include_usage": True})
     text = "".join(chunk.choices[0].delta.content for chunk in chunks)
     assert text == answer.choices[0].message.content and last.usage == answer.usage
-    with pytest.raises(openai.BadRequestError, match="a colder sampler undoes tempering"):
+    with pytest.raises(openai.BadRequestError, match="temperature 0.2 is refused"):
         client.chat.completions.create(model="head", messages=ASK, temperature=0.2)
 
 
@@ -437,7 +437,7 @@ def test_a_head_without_a_report_answers_greedily_and_the_operator_can_lift_it(p
 
     ask = {"messages": ASK}
     assert checked("unjudged", ask)["temperature"] == 0
-    with pytest.raises(UserError, match="allowed: temperature 0$"):
+    with pytest.raises(UserError, match="^temperature 1 is refused; allowed: temperature 0$"):
         checked("unjudged", ask | {"temperature": 1})
     with pytest.raises(UserError, match="n is 1 at temperature 0"):
         checked("unjudged", ask | {"n": 2})
@@ -503,6 +503,11 @@ def test_only_a_pass_is_served_unless_the_operator_says_otherwise(place, unlearn
     path = place / "head-report" / "report.json"
     report = json.loads(path.read_text())
     assert rules_of(place, head)["verdict"] == PASS
+    rules = rules_of(place, head, any_sampler=True)
+    said = f"Other samplers and longer answers are allowed than a report judged. {PASS}"
+    lines = serve.greeting(rules, "http://x/v1").splitlines()
+    assert rules["verdict"] == said and f"verdict: {said}" in lines
+    assert "refused: probabilities, biases, tools, /v1/completions" in lines
     failed = {"success": False, "sentence": "No: 1 of 1 rows leak."}
     path.write_text(json.dumps(report | {"verdict": failed}))
     try:
