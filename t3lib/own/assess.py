@@ -24,7 +24,7 @@ from t3lib.own.known import check_unseen, is_unknown
 from t3lib.own.leak import forgotten
 from t3lib.own.questions import AS_WRITTEN, PromptFormat
 from t3lib.own.report import Report, judged_as
-from t3lib.own.rows import Rows
+from t3lib.own.rows import SETS, Rows
 from t3lib.sampler import belonging
 from t3lib.sampler.tilt import T3ForCausalLM
 from t3lib.tofu.likelihood import UNTILTED
@@ -156,7 +156,7 @@ def complete(
     counts = {"forget": inquiry.n} | {name: len(some) for name, some in inquiry.kept.items()}
     few = [
         f"{counts[name]} of {len(some)} rows ({name})"
-        for name in ("forget", "retain", "other")
+        for name in SETS
         if name in counts and counts[name] < len(some := getattr(rows, name))
     ]
     if few:

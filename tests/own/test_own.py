@@ -251,7 +251,7 @@ def of_the_rows_alone(request, made):
 
 def test_of_many_rows_some_are_asked_and_the_screen_uses_these(case, monkeypatch):
     model, tokenizer, forget, retain, _ = case
-    for name, value in {"MOST_FORGET": 4, "MOST_KEPT": 10, "TEXTS": 1}.items():
+    for name, value in {"MOST_FORGET": 4, "MOST_KEPT": 7, "TEXTS": 1}.items():
         monkeypatch.setattr(answers, name, value)
     monkeypatch.setattr(own.lessons, "make_lessons", lambda request: None)
     monkeypatch.setattr(own.lessons, "extract_material", of_the_rows_alone)
@@ -267,7 +267,8 @@ def test_of_many_rows_some_are_asked_and_the_screen_uses_these(case, monkeypatch
         )
     )
     assert report["verdict"]["lines"][1] == (
-        "asked: 4 of 10 rows (forget), 10 of 32 rows (retain), drawn at random"
+        "asked: 4 of 10 rows (forget), 7 of 32 rows (retain), 7 of 8 rows (held_out_retain), drawn"
+        " at random"
     )
 
 
