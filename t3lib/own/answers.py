@@ -54,7 +54,7 @@ class Inquiry:
 
     rows: all rows, numbered from 0. The n rows to forget come first.
     kept: {name of a set: numbers of its rows, whose answers must not change}. If there are rows to
-    forget, the last set is `GENERIC`.
+    forget, and heads are asked in a chat, the last set is `GENERIC`.
     compared_rows: numbers of the rows that are asked in every way: the rows to forget, and control
     rows. The answers about other rows show what is said without knowing a row.
     truths: the truths of all rows but the generic prompts.
@@ -118,7 +118,7 @@ def build_inquiry(
 
     The items of a row to forget are the words of its field `secret`, or else those of its answer.
     Rows to forget are also asked in the formats of the rows to keep, and in `head_format`. Where
-    there are some, generic prompts are asked as rows to keep.
+    there are some, and that format is a chat, generic prompts are asked as rows to keep.
     """
     rows, numbers = [*forget, *others], {}
     for name, some in kept.items():

@@ -295,7 +295,7 @@ def forgotten(inquiry: Inquiry, before: Sequence[Text], after: Sequence[Text]) -
     leaking: rows that the model tells beyond guessing. guessed: rows that it tells as often as
     guessing does. judged_rows: those that the base tells and that are not guessed.
     by_kind: {kind of asking: {"before", "after": rows that leak in it, "tested", "sealed",
-    "texts": of the model}}. A kind is tested if the base tells a row in it.
+    "texts": of the model}}. A kind is tested if the base tells a row in it; `ELSEWHERE` always is.
     sealed: {"ways": number of sealed ways in tested kinds, "leaking": rows that leak in them}.
     each: one dict for each row, the worst first.
     """
