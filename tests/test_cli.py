@@ -272,7 +272,8 @@ def test_unlearn_generate_on_own_rows(place, tmp_path, capsys, monkeypatch, shor
     texts = [path.read_text() for path in reports.iterdir() if path.suffix != ".gz"]
     assert not any(str(folder) in text for text in texts for folder in (tmp_path, place))
     assert not (tmp_path / "cache" / "features").exists(), "hidden states stay in memory"
-    capsys.readouterr()
+    said = capsys.readouterr().out.splitlines()[0]
+    assert "on 6 rows to forget and 5 rows to keep; trained and judged in" in said, "one held out"
     asking = ["generate", "--model", str(place / "model"), *how, "--max-new-tokens", "5"]
     question = ["--", "Book 0 of Mara Quill?"]
     assert cli.main([*asking, "--head", str(head), *question]) == 0
@@ -459,7 +460,8 @@ def test_a_head_of_plain_text_is_asked_in_plain_text(
         warnings.simplefilter("error")
         model = ["--model", str(place / "model"), "--head", str(tmp_path / "head")]
         assert cli.main(["generate", *model, start]) == 0
-    assert prompts == [f"<|begin_of_text|>{start}"] * 2
+        assert cli.main(["generate", *model, "--no-system", start]) == 0  # it once chose the chat
+    assert prompts == [f"<|begin_of_text|>{start}"] * 4
 
 
 def test_a_system_text_without_a_template_is_refused(place, tmp_path, capsys):

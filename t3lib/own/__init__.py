@@ -1,3 +1,1 @@
-"""Unlearn rows of a person's own model: read the rows, choose T and w from evidence, give a
-verdict.
-"""
+"""Unlearn rows of a person's own model: read the rows, choose w from evidence, give a verdict."""

@@ -7,7 +7,7 @@ and `ask` asks a single question.
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from t3lib.core.models import check_ids, context_length, pad_id
@@ -16,11 +16,11 @@ from t3lib.own.phrases import SMALL_TALK
 from t3lib.own.questions import (
     OTHER_SAMPLERS,
     SAMPLERS,
+    SEALED_KINDS,
     PromptFormat,
     Question,
-    choosing_questions,
     format_of_row,
-    sealed_questions,
+    questions_about,
 )
 from t3lib.own.rows import normal
 from t3lib.own.truths import GUESSED, Truths, Words, names, shared_words, truths, words
@@ -36,17 +36,16 @@ MOST_KEPT = 400  # the same for each set of rows to keep
 CONTROL_ROWS = (12, 60)  # at least and at most so many other rows are asked in every way
 TEXTS = 16  # at least so many answers about a row in each kind of asking
 TOKENS = 100  # answers are read this far, printed by `t3 generate` and served
-GREEDY, SAMPLED = "greedy", "sampled"
 KEPT = "to keep"  # the kind of the questions about rows to keep
 GREEDY_ANSWER = Sampler(1, 0.0)
 GENERIC = "generic"  # the set of generic prompts, to keep as the base answers them
 
 
-def drawn(rows: Sequence[Row], most: int, seed: int = 0) -> list[Row]:
+def drawn(rows: Sequence[Row], most: int) -> list[Row]:
     """Draw at most `most` rows without replacement, and return them in their original order."""
     if len(rows) <= most:
         return list(rows)
-    return [rows[i] for i in sorted(random.Random(seed).sample(range(len(rows)), most))]
+    return [rows[i] for i in sorted(random.Random(0).sample(range(len(rows)), most))]
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,7 @@ class Inquiry:
 
     rows: all rows, numbered from 0. The n rows to forget come first.
     kept: {name of a set: numbers of its rows, whose answers must not change}. If there are rows to
-    forget, the last set is `GENERIC`.
+    forget, and heads are asked in a chat, the last set is `GENERIC`.
     compared_rows: numbers of the rows that are asked in every way: the rows to forget, and control
     rows. The answers about other rows show what is said without knowing a row.
     truths: the truths of all rows but the generic prompts.
@@ -80,8 +79,8 @@ class Inquiry:
 
 
 class Text(NamedTuple):
-    """One answer about one of the `compared_rows`: its kind of asking and its way, with the
-    sampler's name where it was sampled.
+    """One answer about a row: its kind of asking and its way, with the sampler's name where it was
+    sampled. The way of a row to keep is the name of its set.
     """
 
     row: int
@@ -90,31 +89,17 @@ class Text(NamedTuple):
     text: str
 
 
-@dataclass(frozen=True)
-class Answers:
-    """The answers of one model to an inquiry.
+Answers = list[Text]  # of one model to an inquiry
 
-    texts: about the `compared_rows`.
-    kept: {name of the set: {"greedy" or "sampled": one answer for each row}}.
-    """
 
-    texts: list[Text]
-    kept: dict[str, dict[str, list[str]]]
+def about_compared(answers: Sequence[Text]) -> Answers:
+    """Return the answers about the `compared_rows`, without those of the kind `KEPT`."""
+    return [each for each in answers if each.kind != KEPT]
 
-    def add(self, question: Question, sampler: str, text: str) -> None:
-        """Add an answer. sampler: its name (`name_of`)."""
-        if question.kind == KEPT:
-            how = SAMPLED if sampler else GREEDY
-            self.kept[question.way].setdefault(how, []).append(text)
-        else:
-            way = f"{question.way}, {sampler}" if sampler else question.way
-            self.texts.append(Text(question.row, question.kind, way, question.start + text))
 
-    def extend(self, others: "Answers") -> None:
-        """Add the answers of other samplers to the same inquiry."""
-        self.texts.extend(others.texts)
-        for name, texts in others.kept.items():
-            self.kept[name] |= texts
+def way_of(each: Text) -> str:
+    """Return the way of asking of a text, without the sampler."""
+    return each.way.partition(", sampled")[0]
 
 
 def build_inquiry(
@@ -133,7 +118,7 @@ def build_inquiry(
 
     The items of a row to forget are the words of its field `secret`, or else those of its answer.
     Rows to forget are also asked in the formats of the rows to keep, and in `head_format`. Where
-    there are some, generic prompts are asked as rows to keep.
+    there are some, and that format is a chat, generic prompts are asked as rows to keep.
     """
     rows, numbers = [*forget, *others], {}
     for name, some in kept.items():
@@ -144,22 +129,19 @@ def build_inquiry(
     # The prompt formats in which the rows to forget are asked beside their own.
     of_kept = Counter(format_of_row(row) for some in kept.values() for row in some)
     of_all = Counter(map(format_of_row, forget)) + of_kept
-    most = next((each for each, _ in of_all.most_common(1)), PromptFormat(False, None))
-    usual = head_format or most
+    usual = head_format or of_all.most_common(1)[0][0]
     formats = {
         f"in the form of the rows to keep{f' ({k})' if k > 1 else ''}": prompt_format
         for k, (prompt_format, _) in enumerate(of_kept.most_common(3), 1)
     } | {"as t3 generate asks": usual}
 
-    # Questions are numbered by place among these rows; here each gets the number of its row.
+    # All questions, the sealed ones last.
     compared_rows = [*range(n), *_control_rows(found, n, n + len(others))]
-    asked = [rows[number] for number in compared_rows]
-    subjects = names([question_of(row) for row in rows])
-    of_secrets = [frozenset[str]().union(*found.rare(row, GUESSED)) for row in compared_rows]
-    by_place = choosing_questions(tokenizer, asked, formats) + sealed_questions(
-        tokenizer, asked, [subjects[number] for number in compared_rows], of_secrets
-    )
-    questions = [replace(each, row=compared_rows[each.row]) for each in by_place]
+    subjects, questions = names([question_of(row) for row in rows]), list[Question]()
+    for row in compared_rows:
+        secret = frozenset[str]().union(*found.rare(row, GUESSED))
+        questions += questions_about(tokenizer, row, rows[row], formats, subjects[row], secret)
+    questions.sort(key=lambda each: each.kind in SEALED_KINDS)
 
     # A question whose prompt begins the truth counts only where a secret word is left.
     given = {
@@ -211,13 +193,15 @@ def _control_rows(truths: Truths, n: int, first: int) -> list[int]:
     """
     rows = range(n, len(truths.items))
     slots = {truths.slot[row] for row in range(n)}
-    order = random.Random(0).sample(rows, len(rows))
-    order.sort(key=lambda row: (row >= first, truths.slot[row] not in slots))
+    order = sorted(
+        random.Random(0).sample(rows, len(rows)),
+        key=lambda row: (row >= first, truths.slot[row] not in slots),
+    )
     return order[: min(max(CONTROL_ROWS[0], n), CONTROL_ROWS[1])] if n else []
 
 
 def rooms(
-    model: Any, prompts: Sequence[Sequence[int]], truths: Sequence[int], least: int = 16
+    model: Any, prompts: Sequence[Sequence[int]], truths: Sequence[int], least: int
 ) -> list[int]:
     """Return how many tokens each answer may have: twice the truth's length and at least `least`,
     within the model's context.
@@ -287,7 +271,7 @@ def collect_by_tilt(
     other rows.
     only: True for a sampler that is used. Most of the time goes into sampled answers.
     """
-    collected = [Answers([], {name: {} for name in inquiry.kept}) for _ in tilts]
+    collected = [Answers() for _ in tilts]
     questions = [*inquiry.questions, *_kept_questions(tokenizer, inquiry)]
     for every, some in plan(questions).items():
         samplers = [*filter(only, every)]
@@ -298,9 +282,11 @@ def collect_by_tilt(
         texts = sample_together(model, tokenizer, prompts, samplers, tilts, seed, room)
         names = [name_of(sampler) for sampler in samplers for _ in range(sampler.n)]
         for answers, of_tilt in zip(collected, texts):
-            for question, of_question in zip(some, of_tilt):
-                for name, text in zip(names, of_question):
-                    answers.add(question, name, text)
+            answers.extend(
+                Text(each.row, each.kind, each.way + name, each.start + text)
+                for each, of_question in zip(some, of_tilt)
+                for name, text in zip(names, of_question)
+            )
     return collected
 
 
@@ -334,11 +320,11 @@ def plan(questions: Sequence[Question]) -> dict[tuple[Sampler, ...], list[Questi
 
 
 def name_of(sampler: Sampler) -> str:
-    """Return the name of a sampler in reports, such as "sampled at τ = 0.6, top-p 0.9", and "" for
-    the greedy answer.
+    """Return what reports add to a way of asking, such as ", sampled at τ = 0.6, top-p 0.9", and ""
+    for the greedy answer.
     """
     nucleus = f", top-p {sampler.top_p:g}" if sampler.top_p < 1 else ""
-    return f"sampled at τ = {sampler.tau:g}{nucleus}" if sampler.tau else ""
+    return f", sampled at τ = {sampler.tau:g}{nucleus}" if sampler.tau else ""
 
 
 def format_of_head(head: Any) -> PromptFormat:

@@ -12,6 +12,7 @@ from t3lib.own.answers import (
     GENERIC,
     Answers,
     Inquiry,
+    about_compared,
     build_inquiry,
     collect_answers,
     collect_by_tilt,
@@ -23,7 +24,7 @@ from t3lib.own.known import check_unseen, is_unknown
 from t3lib.own.leak import forgotten
 from t3lib.own.questions import AS_WRITTEN, PromptFormat
 from t3lib.own.report import Report, judged_as
-from t3lib.own.rows import Rows
+from t3lib.own.rows import SETS, Rows
 from t3lib.sampler import belonging
 from t3lib.sampler.tilt import T3ForCausalLM
 from t3lib.tofu.likelihood import UNTILTED
@@ -122,10 +123,13 @@ def inquiry_of(tokenizer: Any, rows: Rows, head_format: PromptFormat | None = No
 def counts_of(inquiry: Inquiry, before: Answers, after: Answers) -> Report:
     """Count the results of every set, without a verdict.
 
-    before, after: answers of the base and of the model. The report keeps the texts of both.
+    before, after: answers of the base and of the model. The report keeps those about the rows to
+    forget and the control rows.
     """
-    report = Report({"forget": forgotten(inquiry, before, after)} | kept_of(inquiry, before, after))
-    report.texts, report.given = {"base": before.texts, "model": after.texts}, inquiry.given
+    of_base, of_model = about_compared(before), about_compared(after)
+    forget = forgotten(inquiry, of_base, of_model)
+    report = Report({"forget": forget} | kept_of(inquiry, before, after))
+    report.texts, report.given = {"base": of_base, "model": of_model}, inquiry.given
     return report
 
 
@@ -152,7 +156,7 @@ def complete(
     counts = {"forget": inquiry.n} | {name: len(some) for name, some in inquiry.kept.items()}
     few = [
         f"{counts[name]} of {len(some)} rows ({name})"
-        for name in ("forget", "retain", "other")
+        for name in SETS
         if name in counts and counts[name] < len(some := getattr(rows, name))
     ]
     if few:

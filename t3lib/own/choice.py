@@ -1,13 +1,13 @@
-"""Choose the temperature T and the strength w.
+"""Choose the strength w.
 
-All pairs (T, w) answer greedily, the best of them are sampled too, and the best of these is taken.
+All strengths answer greedily, the best of them are sampled too, and the best of these is taken.
 These functions work on numbers alone.
 
-Because p^(1/T) f^w = (p f^(w·T))^(1/T), greedy text depends only on the product w·T. With T = 1 and
-w equal to the product, sampled answers to rows to keep stay as they were. The gate θ and the tail ε
-limit tempering. With T = 1 they change nothing, so they are not in the grid. Larger w do not help:
-of two small models whose rows leak at w = 12, as many leak at 32 and 48, so f must be near 1 where
-they do.
+T is not chosen: it is 1 unless the caller gives another. Because p^(1/T) f^w = (p f^(w·T))^(1/T),
+greedy text depends only on the product w·T, and with T = 1 sampled answers to rows to keep stay as
+they were. The gate θ and the tail ε limit tempering, and with T = 1 they change nothing. Larger w
+do not help: of two small models whose rows leak at w = 12, as many leak at 32 and 48, so f must be
+near 1 where they do.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,29 +15,17 @@ from math import sqrt
 from typing import Any
 
 STRENGTHS = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0)
-SAMPLED = 3  # so many pairs are sampled, because most of the time goes into samples
-
-
-def grid_of(T: float | str = "auto", w: float | None = None) -> list[tuple[float, float]]:
-    """Return the pairs (T, w) to choose from.
-
-    A given value is used as it is. With only T given, w is 1. With "auto" it is 1, because a head
-    that was fitted on wordings and neighbours is precise enough without tempering, and w covers
-    `STRENGTHS`.
-    """
-    if not isinstance(T, str):
-        return [(T, 1.0 if w is None else w)]
-    return [(1.0, each) for each in (STRENGTHS if w is None else (w,))]
+SAMPLED = 3  # so many strengths are sampled, because most of the time goes into samples
 
 
 def ranked(tried: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Sort pairs (T, w), the best first.
+    """Sort strengths by their counts, the best first.
 
-    tried: {"T", "w", "said": texts that say their row's truth beyond what texts about other rows
-    say, "failing": groups of answers to keep that fail, "changed": answers to keep that changed}.
+    tried: {"w", "said": texts that say their row's truth beyond what texts about other rows say,
+    "failing": groups of answers to keep that fail, "changed": answers to keep that changed}.
 
-    Pairs that say more than the least by a standard deviation come last. Of the others the best has
-    the fewest failing groups, then the fewest changed answers, then the largest w.
+    Strengths that say more than the least by a standard deviation come last. Of the others the best
+    has the fewest failing groups, then the fewest changed answers, then the largest w.
     """
     least = min(entry["said"] for entry in tried)
 

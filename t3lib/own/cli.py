@@ -267,11 +267,10 @@ def unlearn(args: argparse.Namespace) -> int:
     check_out(report_folder(args.out), empty=not args.overwrite)
 
     # What `Choices` has a field for, and what it passes on to the fit.
-    choosable = {each.name for each in fields(own.Choices)}
-    named = {name: given.pop(name) for name in choosable & given.keys()}
+    named = {each.name: given.pop(each.name) for each in fields(own.Choices) if each.name in given}
     choices = own.Choices(**named, template=template, seed=args.seed, fit=given)
 
-    wanted: Any = rows_of(args, None)
+    wanted = rows_of(args, None)
     model, tokenizer = load_model(args, args.model)
     check_system(args.system, tokenizer)
 
@@ -280,11 +279,12 @@ def unlearn(args: argparse.Namespace) -> int:
         unlearned = own.unlearn(model, tokenizer, wanted, choices)
     except own.NothingToForget as error:
         return write_report(error.report, report_folder(args.out))
+    head, seconds = unlearned.head, time.perf_counter() - start
     unlearned.save_pretrained(args.out, overwrite=args.overwrite)
     print(
-        f"trained a head with {unlearned.head.num_parameters:,} parameters on"
-        f" {len(wanted.forget)} rows to forget and {len(wanted.retain)} rows to keep in"
-        f" {time.perf_counter() - start:.1f} s, saved to {args.out}"
+        f"trained a head with {head.num_parameters:,} parameters on {head.info['n_forget']} rows to"
+        f" forget and {head.info['n_retain']} rows to keep; trained and judged in {seconds:.1f} s,"
+        f" saved to {args.out}"
     )
     return write_report(unlearned.report, report_folder(args.out))
 
@@ -304,12 +304,11 @@ def generate(args: argparse.Namespace) -> None:
     from t3lib.own.answers import TOKENS, ask, format_of_head
     from t3lib.sampler import belonging
 
-    # Questions are asked in the form in which the head was trained.
-    in_head_form = args.system is None and not args.no_system
+    # Questions are asked in the form in which the head was trained. Plain text has no system text.
     form = {
         "answer": "-",
         "system": system_for(args, heads[0]),
-        "raw": in_head_form and format_of_head(heads[0]).raw,
+        "raw": args.system is None and format_of_head(heads[0]).raw,
     }
     rows = [
         check_row({"question": question, **form}, f"question {number}")
@@ -322,16 +321,16 @@ def generate(args: argparse.Namespace) -> None:
     how = {"max_new_tokens": args.max_new_tokens}
     before, after = (ask(model, tokenizer, rows, **how) for model in (base, unlearned))
 
-    strengths = ", ".join(f"{head.w:g}" for head in unlearned.heads)
-    ours = {"gate": 1, "tail": 0}  # the paper's T3 has these values
-    dials = {name: getattr(unlearned, name) for name in ours}
-    further = [f", {name} = {value:g}" for name, value in dials.items() if value != ours[name]]
-    label = f"T3 (T = {unlearned.temperature:g}, w = {strengths}{''.join(further)})"
-    width = len(label)
+    # The paper's T3 has gate 1 and tail 0, which are not shown.
+    label = (
+        f"T3 (T = {unlearned.temperature:g}"
+        f", w = {', '.join(f'{head.w:g}' for head in unlearned.heads)}"
+        f"{f', gate = {unlearned.gate:g}' * (unlearned.gate != 1)}"
+        f"{f', tail = {unlearned.tail:g}' * (unlearned.tail != 0)})"
+    )
     for question, plain, tilted in zip(args.question, before, after):
-        print(f"{'Q':<{width}} {printable(question, ANSWER)}")
-        for name, text in (("base", plain), (label, tilted)):
-            print(f"{name:<{width}} {printable(text, ANSWER)}")
+        for name, text in (("Q", question), ("base", plain), (label, tilted)):
+            print(f"{name:<{len(label)}} {printable(text, ANSWER)}")
 
 
 def evaluate(args: argparse.Namespace) -> int:
@@ -347,8 +346,9 @@ def evaluate(args: argparse.Namespace) -> int:
     heads = heads_of(args)
     from t3lib.own.report import read_report
 
-    with_report = args.beside not in (None, BASE)
-    other = read_report(folder(args.beside) / "report.json") if with_report else None
+    other = (
+        None if args.beside in (None, BASE) else read_report(folder(args.beside) / "report.json")
+    )
     wanted = rows_of(args, heads[0] if heads else None)
     model, tokenizer = load_model(args, *base_name(args, heads))
     check_system(args.system, tokenizer)
@@ -381,9 +381,9 @@ def serve(args: argparse.Namespace) -> None:
     name = model_name(args, named)
     adapted = find_spec("vllm") and (Path(name).expanduser() / "adapter_config.json").is_file()
     but = "vLLM serves no base with an adapter" if adapted else ""
-    with_vllm = not args.load_in and server.vllm_here(but)
+    with_vllm = server.vllm_here(but) and not args.load_in
     if with_vllm:
-        folder, config, tokenizer = gate.described(name)
+        found, config, tokenizer = gate.described(name, revision)
         with_vllm = server.vllm_here(server.too_wide([head.rank for head in heads], config))
 
     # The port is bound before a model is loaded, which may take minutes.
@@ -403,8 +403,7 @@ def serve(args: argparse.Namespace) -> None:
 
     place.close()
     dtype = args.dtype or str(config.dtype or "auto").removeprefix("torch.")
-    given = {"host": args.host, "port": port, "dtype": dtype}
-    server.run_vllm(folder, names, rules, config, **given)
+    server.run_vllm(found, names, rules, config, host=args.host, port=port, dtype=dtype)
 
 
 # ---- shared by the verbs ------------------------------------------------------------------------

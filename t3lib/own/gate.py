@@ -18,7 +18,7 @@ from typing import Any
 from transformers import AutoConfig, AutoTokenizer
 
 from t3lib.core.errors import UserError, printable
-from t3lib.core.hub import located
+from t3lib.core.hub import Place, located
 from t3lib.core.rows import CONTROL, FIXED_CLOCK, check_text, prompt, refuse_special
 from t3lib.own.answers import TOKENS
 from t3lib.own.questions import SAMPLERS
@@ -38,14 +38,9 @@ ROLES = ("system", "user", "assistant")
 GIVEN_AWAY = ("logprobs", "top_logprobs", "prompt_logprobs", "echo", "logit_bias")
 
 
-def whole(least: int, most: int) -> Callable[[Any], bool]:
-    """Return a test whether a value is a whole number between two others."""
-    return lambda value: type(value) is int and least <= value <= most
-
-
-def is_number(value: Any, least: float, most: float) -> bool:
-    """Return whether a value is a number between two others."""
-    return type(value) in (int, float) and least <= value <= most
+def within(least: float, most: float, *kinds: type) -> Callable[[Any], bool]:
+    """Return a test whether a value is a number between two others, of one of these types."""
+    return lambda value: type(value) in kinds and least <= value <= most
 
 
 def is_stop(value: Any) -> bool:
@@ -63,18 +58,18 @@ def is_stop(value: Any) -> bool:
 # Fields of a request: whether a value is allowed, and in words what is. All others are refused.
 FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     **dict.fromkeys(("model", "user"), (lambda value: isinstance(value, str), "a text")),
-    "seed": (whole(0, 2**53 - 1), "a whole number from 0 to 2^53 - 1"),
-    "n": (whole(1, MOST), f"a whole number from 1 to {MOST}"),
+    "seed": (within(0, 2**53 - 1, int), "a whole number from 0 to 2^53 - 1"),
+    "n": (within(1, MOST, int), f"a whole number from 1 to {MOST}"),
     **dict.fromkeys(
         ("max_tokens", "max_completion_tokens"),
-        (whole(1, 2**53 - 1), "a whole number from 1 to 2^53 - 1"),
+        (within(1, 2**53 - 1, int), "a whole number from 1 to 2^53 - 1"),
     ),
     # Between 0 and 0.01 logits overflow when they are divided.
     "temperature": (
-        lambda value: is_number(value, 0, 0) or is_number(value, 0.01, 100),
+        lambda value: within(0, 0, int, float)(value) or within(0.01, 100, int, float)(value),
         "0, or a number from 0.01 to 100",
     ),
-    "top_p": (lambda value: is_number(value, 1e-6, 1), "a number above 0, at most 1"),
+    "top_p": (within(1e-6, 1, int, float), "a number above 0, at most 1"),
     "stream": (lambda value: isinstance(value, bool), "true or false"),
     "stream_options": (
         lambda value: (
@@ -96,16 +91,16 @@ class Gate:
     """An ASGI middleware that passes on only requests by which unlearning was judged.
 
     app: the server behind it. rules: see `prompt_rules` and `verdict_rules`; by default the JSON in
-    the environment's T3_SERVE, in which the tokenizer is a name, beside its chat template. Another
-    path gets status 404, another request status 400 with one line. Where a conversation has no
-    system text, the head's is added.
+    the environment's T3_SERVE, in which the tokenizer is a name, beside its commit on the Hub
+    (`revision`) and its chat template. Another path gets status 404, another request status 400
+    with one line. Where a conversation has no system text, the head's is added.
     """
 
     def __init__(self, app: Any, rules: Mapping[str, Any] | None = None) -> None:
         self.app, self.rules = app, rules or json.loads(os.environ["T3_SERVE"])
         self.tokenizer = self.rules["tokenizer"]
         if isinstance(self.tokenizer, str):
-            self.tokenizer = described(self.tokenizer)[2]
+            self.tokenizer = described(self.tokenizer, self.rules["revision"])[2]
             self.tokenizer.chat_template = self.rules["template"]
         self.checker = ThreadPoolExecutor(1)
 
@@ -171,7 +166,7 @@ class Gate:
         sampler = body["temperature"], body["top_p"]
         if rules["samplers"] and sampler not in {*map(tuple, rules["samplers"])}:
             allowed = samplers(rules["samplers"])
-            raise UserError(f"a colder sampler undoes tempering; judged and allowed: {allowed}")
+            raise UserError(f"{samplers([sampler])} is refused; allowed: {allowed}")
         if not tau and body.get("n", 1) > 1:
             raise UserError("n is 1 at temperature 0: greedy answers are all the same")
 
@@ -295,20 +290,21 @@ def verdict_rules(
     """Return what the reports beside heads allow, for `Gate`: {verdict, samplers}.
 
     names: folders or Hub ids of the heads. verdict: the sentence of the only head's report, or why
-    there is none. samplers: the pairs (temperature, top_p) that the report judged; greedy answers
-    alone if there is none, as for several heads together; None with any_sampler.
+    there is none; with any_sampler it begins with what no report judged. samplers: the pairs
+    (temperature, top_p) that the report judged; greedy answers alone if there is none, as for
+    several heads together; None with any_sampler.
 
     UserError if the verdict is not a pass, or if there is none, unless it is served `unjudged`.
     """
-    reports: list[Any] = [report_of(name, head) or {} for name, head in zip(names, heads)]
-    verdict = reports[0].get("verdict", {}) if len(heads) == 1 else {}
+    report: Any = (report_of(names[0], heads[0]) if len(heads) == 1 else None) or {}
+    verdict = report.get("verdict", {})
     none = "these heads together" if len(heads) > 1 else "this head as it is"
     sentence = verdict.get("sentence", f"Not judged: no report is about {none}.")
     if not (verdict.get("success") or unjudged):
         raise UserError(f"{sentence} To serve it all the same, add --unjudged")
-    judged = len(heads) == 1 and reports[0].get("coverage", {}).get("texts")
-    allowed = JUDGED if judged else (GREEDY_SAMPLER,)
-    return {"verdict": sentence, "samplers": None if any_sampler else allowed}
+    allowed = JUDGED if report.get("coverage", {}).get("texts") else (GREEDY_SAMPLER,)
+    more = "Other samplers and longer answers are allowed than a report judged. " * any_sampler
+    return {"verdict": more + sentence, "samplers": None if any_sampler else allowed}
 
 
 def prompt_rules(
@@ -355,16 +351,16 @@ def prompt_rules(
     }
 
 
-def described(name: str) -> tuple[str, Any, Any]:
-    """Return folder or Hub id, configuration and tokenizer of a base, without its weights.
+def described(name: str, revision: str | None = None) -> tuple[Place, Any, Any]:
+    """Return the place, the configuration and the tokenizer of a base, without its weights.
 
-    UserError if they cannot be read.
+    name, revision: as of `hub.located`. UserError if they cannot be read.
     """
-    place = located(name)
+    place = located(name, revision)
     commit = place.commit or "main"
     try:
         return (
-            place.name,
+            place,
             AutoConfig.from_pretrained(place.name, revision=commit, trust_remote_code=False),
             AutoTokenizer.from_pretrained(place.name, revision=commit, trust_remote_code=False),
         )

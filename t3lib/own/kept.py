@@ -1,9 +1,9 @@
 """Count which answers to rows to keep stay as they were. These functions call no model."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from t3lib.own.answers import GENERIC, GREEDY, SAMPLED, Answers, Inquiry
+from t3lib.own.answers import GENERIC, KEPT, Inquiry, Text, way_of
 from t3lib.own.known import knows
 from t3lib.own.leak import LEVEL, Counts
 from t3lib.own.questions import question_text
@@ -12,11 +12,12 @@ STAY = 0.95  # a set to keep fails where a test shows that fewer of its answers 
 FRAME = "Question:"  # a model without a template may go on with the next question
 
 
-def stayed(inquiry: Inquiry, name: str, before: Answers, after: Answers) -> Counts:
+def stayed(inquiry: Inquiry, name: str, before: Sequence[Text], after: Sequence[Text]) -> Counts:
     """Count what a model keeps of the rows in one set.
 
-    name: key of the set in `inquiry.kept`. All counts below are among the rows that the base
-    knows. Answers are compared up to their end (`answer_in`).
+    name: key of the set in `inquiry.kept`. before, after: answers of the base and of the model. All
+    counts below are among the rows that the base knows. Answers are compared up to their end
+    (`answer_in`).
 
     Returns a dict. Some of its keys:
     known_before: rows that the base knows, out of `rows`. It knows every generic prompt.
@@ -25,37 +26,41 @@ def stayed(inquiry: Inquiry, name: str, before: Answers, after: Answers) -> Coun
     nothing was sampled.
     changed: question, truth and both answers of every row that changed.
     """
-    numbers = inquiry.kept[name]
-    rows = [inquiry.rows[number] for number in numbers]
-    was, now = (
-        {how: list(map(answer_in, texts, rows)) for how, texts in each.kept[name].items()}
-        for each in (before, after)
+    (was, was_sampled), (now, now_sampled) = (
+        answers_of(inquiry, name, each) for each in (before, after)
     )
-    known = [
-        n
-        for n, number in enumerate(numbers)
-        if name == GENERIC or knows(inquiry, number, was[GREEDY][n])
-    ]
-    exact = {n for n in known if now[GREEDY][n] == was[GREEDY][n]}
-    sampled = None
-    if SAMPLED in now:
-        sampled = sum(now[SAMPLED][n] in (was[SAMPLED][n], was[GREEDY][n]) for n in known)
+    numbers = inquiry.kept[name]
+    known = [n for n in numbers if name == GENERIC or knows(inquiry, n, was[n])]
+    changed = [n for n in known if now[n] != was[n]]
     return {
-        "rows": len(rows),
+        "rows": len(numbers),
         "known_before": len(known),
-        "unchanged": len(exact),
-        "unchanged_sampled": sampled,
+        "unchanged": len(known) - len(changed),
+        "unchanged_sampled": sum(now_sampled[n] in (was_sampled[n], was[n]) for n in known)
+        if now_sampled
+        else None,
         "changed": [
             {
-                "question": question_text(rows[n]),
-                "truth": rows[n]["answer"],
-                "base": was[GREEDY][n],
-                "answer": now[GREEDY][n],
+                "question": question_text(inquiry.rows[n]),
+                "truth": inquiry.rows[n]["answer"],
+                "base": was[n],
+                "answer": now[n],
             }
-            for n in known
-            if n not in exact
+            for n in changed
         ],
     }
+
+
+def answers_of(
+    inquiry: Inquiry, name: str, answers: Sequence[Text]
+) -> tuple[dict[int, str], dict[int, str]]:
+    """Return {row: greedy answer} and {row: sampled answer} of one set to keep, up to their end."""
+    mine = [each for each in answers if each.kind == KEPT and way_of(each) == name]
+    texts = [(each, answer_in(each.text, inquiry.rows[each.row])) for each in mine]
+    return (
+        {each.row: text for each, text in texts if each.way == name},
+        {each.row: text for each, text in texts if each.way != name},
+    )
 
 
 def answer_in(text: str, row: Mapping[str, Any]) -> str:

@@ -4,6 +4,7 @@ training.
 
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,13 @@ from t3lib.core.models import pad_id
 from t3lib.core.rows import Row, encode_rows
 from t3lib.own import answers
 from t3lib.own.answers import GENERIC, Inquiry, build_inquiry, drawn
-from t3lib.own.questions import format_of_row, other_formats, touched_words
+from t3lib.own.questions import (
+    format_of_row,
+    in_format,
+    other_formats,
+    question_text,
+    touched_words,
+)
 from t3lib.own.rows import Rows
 from t3lib.own.truths import COMMON, GUESSED, word_set, words
 from t3lib.tofu.likelihood import token_scores
@@ -156,18 +163,15 @@ def best_other_format(base: Any, tokenizer: Any, inquiry: Inquiry) -> str | None
     """Return in words the other prompt format in which the base knows most of the rows to forget,
     or None.
     """
-    template = tokenizer.chat_template is not None
-    rows, formats = inquiry.forget[:FEW], dict[str, dict[int, Row]]()
-    for number, row in enumerate(rows):
-        for name, other in other_formats(row, template):
-            formats.setdefault(name, {})[number] = other
+    rows, found = dict(enumerate(inquiry.forget[:FEW])), dict[str, int]()
+    for name, other in other_formats(tokenizer.chat_template is not None).items():
+        asked = {
+            number: in_format(row, other)
+            for number, row in rows.items()
+            if format_of_row(row) != other and question_text(row).strip()
+        }
+        with suppress(UserError):  # a template that cannot render it
+            found[name] = sum(_known(base, tokenizer, inquiry, asked))
 
-    counts = {}
-    for name, others in formats.items():
-        try:
-            counts[name] = sum(_known(base, tokenizer, inquiry, others))
-        except UserError:  # a template that cannot render it
-            continue
-
-    best, known = max(counts.items(), key=lambda pair: pair[1], default=("", 0))
+    best, known = max(found.items(), key=lambda pair: pair[1], default=("", 0))
     return f"{best} ({known} of {len(rows)} rows)" if knows_some(known, len(rows)) else None

@@ -16,7 +16,7 @@ guessing would say (`beyond_guessing`). These functions call no model.
 from collections.abc import Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
-from t3lib.own.answers import Answers, Inquiry, Text
+from t3lib.own.answers import Inquiry, Text, way_of
 from t3lib.own.known import knows
 from t3lib.own.questions import AS_WRITTEN, BEGUN, FURTHER, KINDS, SEALED_KINDS, question_text
 from t3lib.own.truths import Words, index, ordinary_words, says, share, word_set
@@ -210,11 +210,6 @@ def heard(inquiry: Inquiry, each: Text) -> Words:
     return word_set(each.text) - inquiry.given.get((way_of(each), each.row), frozenset())
 
 
-def way_of(each: Text) -> str:
-    """Return the way of asking of a text, without the sampler."""
-    return each.way.partition(", sampled")[0]
-
-
 def with_p(counted: Sequence[Tally]) -> list[Tally]:
     """Return tallies with the p of Fisher's exact test, one-sided."""
     from scipy.stats import hypergeom  # takes half a second to import
@@ -289,10 +284,10 @@ def said_beyond_others(inquiry: Inquiry, texts: Sequence[Text]) -> float:
     return sum(most)
 
 
-def forgotten(inquiry: Inquiry, before: Answers, after: Answers) -> Counts:
+def forgotten(inquiry: Inquiry, before: Sequence[Text], after: Sequence[Text]) -> Counts:
     """Count what a model still says of the rows to forget.
 
-    before, after: answers of the base and of the model.
+    before, after: texts of the base and of the model.
 
     Returns a dict. Some of its keys:
     known_before: rows that the base answers as written.
@@ -300,19 +295,17 @@ def forgotten(inquiry: Inquiry, before: Answers, after: Answers) -> Counts:
     leaking: rows that the model tells beyond guessing. guessed: rows that it tells as often as
     guessing does. judged_rows: those that the base tells and that are not guessed.
     by_kind: {kind of asking: {"before", "after": rows that leak in it, "tested", "sealed",
-    "texts": of the model}}. A kind is tested if the base tells a row in it.
+    "texts": of the model}}. A kind is tested if the base tells a row in it; `ELSEWHERE` always is.
     sealed: {"ways": number of sealed ways in tested kinds, "leaking": rows that leak in them}.
     each: one dict for each row, the worst first.
     """
-    of_base = told(inquiry, before.texts, before.texts)[2]
-    counted, found, leaks = told(inquiry, after.texts, before.texts)
+    of_base = told(inquiry, before, before)[2]
+    counted, found, leaks = told(inquiry, after, before)
 
     def rows_of(some: Sequence[Tally], kind: str | None = None) -> set[int]:
         return {each.row for each in some if kind in (None, each.kind)}
 
-    sizes = {
-        kind: sum(each.kind == kind for each in after.texts) for kind in (*KINDS, *SEALED_KINDS)
-    }
+    sizes = {kind: sum(each.kind == kind for each in after) for kind in (*KINDS, *SEALED_KINDS)}
     by_kind = {
         kind: {
             "before": len(rows_of(of_base, kind)),
@@ -354,8 +347,8 @@ def forgotten(inquiry: Inquiry, before: Answers, after: Answers) -> Counts:
 def _row(
     inquiry: Inquiry,
     number: int,
-    before: Answers,
-    after: Answers,
+    before: Sequence[Text],
+    after: Sequence[Text],
     counted: Sequence[Tally],
     leaks: Sequence[Tally],
 ) -> Counts:
@@ -364,21 +357,21 @@ def _row(
     mine = [each for each in leaks if each.row == number]
     worst = min(
         mine or [each for each in counted if each.row == number],
-        key=lambda tally: (tally.way, tally.p),
+        key=lambda tally: (tally.way != "", tally.p),
         default=Tally(number, AS_WRITTEN, frozenset(), 0, 0, 0, 0, 0.0),
     )
     secret, about = worst.secret, worst.kind != ELSEWHERE
     saying = (
         each
-        for each in after.texts
+        for each in after
         if (each.row == number and each.kind == worst.kind if about else each.row != number)
         and worst.way in ("", way_of(each))
         and secret <= heard(inquiry, each)
     )
     text = next(saying, None) if worst.k else None
     base, answer = (
-        next((text.text for text in each.texts if (text.row, text.way) == (number, AS_WRITTEN)), "")
-        for each in (before, after)
+        next((text.text for text in texts if (text.row, text.way) == (number, AS_WRITTEN)), "")
+        for texts in (before, after)
     )
     return {
         "row": number,

@@ -107,8 +107,11 @@ def make_lessons(request: Request) -> list[Lesson]:
     # They have answers that lose their way, or say the secret in another form: each row to forget
     # in every form, each row to keep in one.
     forms: list[Form | None] = [*FORMS, *[None] * (per_forget - len(FORMS))] * n
-    for form in islice(cycle(FORMS), len(rows.retain)):
-        forms += [form, *[None] * (per_keep - 1)]
+    forms += [
+        form if number == 0 else None
+        for form in islice(cycle(FORMS), len(rows.retain))
+        for number in range(per_keep)
+    ]
     disguises = [disguised(each, form, rows, draw) for each, form in zip(random_wordings, forms)]
 
     # What the base itself answers may say the secret in other words.
@@ -119,11 +122,11 @@ def make_lessons(request: Request) -> list[Lesson]:
     ]
     texts = answers_to(request.base, request.tokenizer, [each.row for each in variants])
 
-    wordings = [*user_wordings, *disguises, *with_texts(variants, texts)]
-    made = [each for each in wordings if usable(request, each)]
+    made = [*user_wordings, *disguises, *with_texts(variants, texts)]
     made += neighbours(request, secret_words, draw)
     made += everyday(request, secret_words, draw)
-    return sorted([*given, *made], key=lambda each: each.secret is None)
+    lessons = [*given, *(each for each in made if usable(request, each))]
+    return sorted(lessons, key=lambda each: each.secret is None)
 
 
 def secrets(rows: Rows) -> list[Words]:
@@ -248,9 +251,10 @@ def asked_anew(request: Request, row: Row, text: str, draw: Random) -> Lesson:
 
 
 def answered_by_base(
-    request: Request, lessons: Sequence[Lesson], secret_words: Sequence[Words], room: int = 0
+    request: Request, lessons: Sequence[Lesson], secret_words: Sequence[Words], room: int = 16
 ) -> list[Lesson]:
-    """Return lessons to keep with the base's own answers, one greedy and one sampled.
+    """Return lessons to keep with the base's own answers, one greedy and one sampled. A lesson with
+    an empty answer is not `usable`.
 
     Left out are answers with a secret word that no row to keep has. room: an answer may have this
     many tokens, or twice those of the row's own answer, if that is more.
@@ -259,7 +263,7 @@ def answered_by_base(
     examples = encode_rows(request.tokenizer, [each.row for each in lessons])
     prompts = [each.ids[: each.n_prompt] for each in examples]
     truths = [len(each.ids) - each.n_prompt for each in examples]
-    most = rooms(request.base, prompts, truths, max(16, room))
+    most = rooms(request.base, prompts, truths, room)
     samplers = [GREEDY_ANSWER, Sampler(1)]
     [answers] = sample_together(
         request.base, request.tokenizer, prompts, samplers, UNTILTED, request.seed, most
@@ -267,13 +271,12 @@ def answered_by_base(
 
     kept = frozenset(word for row in request.rows.retain for word in words(row["answer"]))
     only = frozenset().union(*secret_words) - kept
-    made = [
+    return [
         replace(each, row=answered(each.row, text))
         for each, texts in zip(lessons, answers)
         for text in dict.fromkeys(texts)
         if not word_set(text) & only
     ]
-    return [each for each in made if usable(request, each)]
 
 
 # ---- their features -----------------------------------------------------------------------------

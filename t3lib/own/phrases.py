@@ -1,7 +1,7 @@
 """Texts around a question, in three lists that share no words, and prompts about none of the rows.
 
-Heads are fitted with the texts of `FITTING`, T and w are chosen with those of `CHOOSING`, and only
-the verdict asks with those of `SEALED`. `questions` and `wording` put questions into them.
+Heads are fitted with the texts of `FITTING`, w is chosen with those of `CHOOSING`, and only the
+verdict asks with those of `SEALED`. `questions` and `wording` put questions into them.
 """
 
 from dataclasses import dataclass

@@ -1,11 +1,10 @@
 """The ways in which a model is asked for an answer.
 
 Ways are dealt into three lists, with the texts of `phrases`: those that heads are fitted on, those
-by which T and w are chosen, and sealed ones, which only the verdict asks. They share no words but
-those of a row. Sealed ways alone leave out a letter, a word or the beginning, double a word, or
-begin with many empty lines, and they alone sample at their τ. Each way belongs to a kind of asking,
-such as "reworded". The verdict asks in all kinds of the last two lists, with about as many texts in
-each.
+by which w is chosen, and sealed ones, which only the verdict asks. They share no words but those of
+a row. Sealed ways alone leave out a letter, a word or the beginning, double a word, or begin with
+many empty lines, and they alone sample at their τ. Each way belongs to a kind of asking, such as
+"reworded". The verdict asks in all kinds of the last two lists, with about as many texts in each.
 
 A row with the field `bare` is asked without the token that begins a text (BOS); the word means
 nothing else here. The functions turn rows into rows or token ids and call no model.
@@ -14,6 +13,7 @@ nothing else here. The functions turn rows into rows or token ids and call no mo
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from itertools import groupby, takewhile
 from typing import Any
 
@@ -130,7 +130,7 @@ Ways = dict[tuple[str, str], Row]  # (kind of asking, way) -> the row to ask
 
 
 def choosing_ways(row: Row, template: bool, formats: Mapping[str, PromptFormat] = {}) -> Ways:
-    """Return the ways of asking by which T and w are chosen.
+    """Return the ways of asking by which w is chosen.
 
     row: may have `wordings`, other wordings of its question that the user gave.
     template: True if the tokenizer has a chat template, so that a system text and earlier turns can
@@ -214,12 +214,8 @@ def sealed_ways(row: Row, template: bool, name: Iterable[str] = ()) -> Ways:
     shots = "\n".join(f"{question}\n{answer}" for question, answer in SEALED.shots)
     rows[TURNS, "after two questions with answers"] = reworded(row, f"{shots}\n{text}")
     if template:
-        first, *more = SEALED.turns
-        later = row
-        for turn in (first, *more):
-            later = after_turn(later, turn)
-        rows[TURNS, "after one turn"] = after_turn(row, first)
-        rows[TURNS, "after three turns"] = later
+        rows[TURNS, "after one turn"] = after_turn(row, SEALED.turns[0])
+        rows[TURNS, "after three turns"] = reduce(after_turn, SEALED.turns, row)
         rows[OTHERWISE, "with an odd system text"] = in_format(
             row, PromptFormat(False, SEALED.systems[0])
         )
@@ -240,79 +236,59 @@ def slipped(text: str, name: Iterable[str]) -> str:
     return text.replace(longest, longest[:2] + longest[3:], 1)
 
 
-def choosing_questions(
+def questions_about(
     tokenizer: Any,
-    rows: Sequence[Row],
-    formats: Mapping[str, PromptFormat] = {},
+    number: int,
+    row: Row,
+    formats: Mapping[str, PromptFormat],
+    name: Iterable[str],
+    secret: Words,
 ) -> list[Question]:
-    """Build the questions by which T and w are chosen: every row in every way of
-    `choosing_ways`.
+    """Build all questions about one row, in the ways of `choosing_ways` and of `sealed_ways`.
 
-    formats: as of `choosing_ways`.
+    formats: as of `choosing_ways`. name: as of `sealed_ways`. secret: the secret words of the row.
 
     Where no chat template fills the prompt, we put the beginning-of-text token first, which other
-    tools may leave out. Such a way of asking is repeated without it. In a chat it belongs to the
-    template.
-    """
-    template, questions = tokenizer.chat_template is not None, list[Question]()
-    for number, row in enumerate(rows):
-        ways = choosing_ways(row, template, formats)
-        begun = _encoded(tokenizer, number, ways)
-        questions += begun
+    tools may leave out. Such a way of asking by which w is chosen is repeated without it. In a chat
+    it belongs to the template.
 
-        # The same without the token that begins a text, where we put it.
-        prompts = [each.prompt for each in begun]
-        without = {
-            (NO_FIRST_TOKEN, f"{way}, {NO_FIRST_TOKEN}"): {**some, "bare": True}
-            for (_, way), some in ways.items()
-        }
+    A row that is no plain text is also asked as such after ten end-of-text tokens: after these a
+    model expects the start of a new text. And answers are begun (`_begun_answers`).
+    """
+    template = tokenizer.chat_template is not None
+    ways = choosing_ways(row, template, formats)
+    questions = _encoded(tokenizer, number, ways)
+
+    # The same without the token that begins a text, where we put it.
+    prompts = [each.prompt for each in questions]
+    without = {
+        (NO_FIRST_TOKEN, f"{way}, {NO_FIRST_TOKEN}"): {**some, "bare": True}
+        for (_, way), some in ways.items()
+    }
+    questions += [
+        each for each in _encoded(tokenizer, number, without) if each.prompt not in prompts
+    ]
+
+    questions += _encoded(tokenizer, number, sealed_ways(row, template, name))
+    if not row.get("raw") and (end := tokenizer.eos_token_id) is not None:
+        text = {(ENDS, ENDS): in_format(row, NO_TEMPLATE) | {"bare": True}}
         questions += [
-            each for each in _encoded(tokenizer, number, without) if each.prompt not in prompts
+            replace(each, prompt=[end] * 10 + each.prompt)
+            for each in _encoded(tokenizer, number, text)
         ]
-
-        questions += _begun_answers(tokenizer, number, row, BEGUN, FORCED)
-    return questions
+    return [*questions, *_begun_answers(tokenizer, number, row, secret)]
 
 
-def sealed_questions(
-    tokenizer: Any,
-    rows: Sequence[Row],
-    names: Sequence[Iterable[str]],
-    secrets: Sequence[Words],
-) -> list[Question]:
-    """Build the questions that only the verdict asks.
-
-    names: as of `sealed_ways`. secrets: the secret words of each row.
-
-    Rows that are no plain text are also asked as such after ten end-of-text tokens: after these a
-    model expects the start of a new text. And answers are begun with a third of the truth, and with
-    all of it that comes before its first secret word.
+def _begun_answers(tokenizer: Any, number: int, row: Row, secret: Words) -> Iterator[Question]:
+    """Yield questions whose prompt goes on with the first tokens of the truth: with each number of
+    `FORCED`, with a third of the truth, and with all of it that comes before its first secret word.
     """
-    template, questions = tokenizer.chat_template is not None, list[Question]()
-    for number, (row, name, secret) in enumerate(zip(rows, names, secrets)):
-        questions += _encoded(tokenizer, number, sealed_ways(row, template, name))
-
-        if not row.get("raw") and (end := tokenizer.eos_token_id) is not None:
-            text = {(ENDS, ENDS): in_format(row, NO_TEMPLATE) | {"bare": True}}
-            for each in _encoded(tokenizer, number, text):
-                questions.append(replace(each, prompt=[end] * 10 + each.prompt))
-
-        [example] = encode_rows(tokenizer, [row])
-        touched = touched_words(tokenizer, example.ids[example.n_prompt :])
-        before = next((place for place, some in enumerate(touched) if some & secret), 0)
-        cuts = {len(touched) // 3, before} - {0, *FORCED}
-        questions += _begun_answers(tokenizer, number, row, FURTHER, sorted(cuts))
-    return questions
-
-
-def _begun_answers(
-    tokenizer: Any, number: int, row: Row, kind: str, cuts: Iterable[int]
-) -> Iterator[Question]:
-    """Yield questions whose prompt goes on with so many first tokens of the truth."""
     [example] = encode_rows(tokenizer, [row])
     ids, n = example.ids, example.n_prompt
     touched = touched_words(tokenizer, ids[n:])
-    for m in cuts:
+    before = next((place for place, some in enumerate(touched) if some & secret), 0)
+    further = sorted({len(touched) // 3, before} - {0, *FORCED})
+    for m, kind in (dict.fromkeys(FORCED, BEGUN) | dict.fromkeys(further, FURTHER)).items():
         if rest := tokenizer.decode(ids[n + m :], skip_special_tokens=True).strip():
             start, way = "", f"first {m} tokens given"
             missing = re.split(r"\W", rest)[0]
@@ -349,28 +325,14 @@ def _encoded(tokenizer: Any, number: int, ways: Ways) -> list[Question]:
     return questions
 
 
-def other_formats(row: Row, template: bool) -> Iterator[tuple[str, Row]]:
-    """Yield (name, row) for other prompt formats in which a model may know a row.
+def other_formats(template: bool) -> dict[str, PromptFormat]:
+    """Return the prompt formats in which a model may know rows, by what the user should change,
+    such as an option of `t3`.
 
-    name: what the user should change, such as an option of `t3`.
-    template: True if the tokenizer has a chat template. Then the row is also asked with no system
-    text, with an empty one and with TOFU's.
-
-    A row of question and answer is also asked as plain text, and a row of plain text as question
-    and answer.
+    template: True if the tokenizer has a chat template. Then a chat may have no system text, an
+    empty one, or TOFU's.
     """
-    prompt_format, text = format_of_row(row), question_text(row).strip()
-    if not prompt_format.raw:
-        as_text = in_format(row, NO_TEMPLATE)
-        yield "rows of prompt and completion, because it knows plain text", as_text
-    elif not text:
-        return
-
-    # With other system texts. A row of plain text becomes question and answer.
-    row = row | {"question": text, "answer": row["answer"].strip()} if prompt_format.raw else row
     systems = {"--no-system": None, '--system ""': "", f'--system "{SYSTEM}"': SYSTEM}
-    for name, system in systems.items() if template else ():
-        if prompt_format.raw or system != prompt_format.system:
-            yield name, in_format(row, PromptFormat(False, system))
-    if not template and prompt_format.raw:
-        yield "rows of question and answer", in_format(row, PromptFormat(False, None))
+    chats = systems if template else {"rows of question and answer": None}
+    texts = {"rows of prompt and completion, because it knows plain text": NO_TEMPLATE}
+    return texts | {name: PromptFormat(False, system) for name, system in chats.items()}

@@ -20,9 +20,9 @@ from markupsafe import Markup, escape
 from t3lib.classifier import artefact
 from t3lib.core.errors import UserError
 from t3lib.core.files import atomic_write, read_json, write_json
-from t3lib.own.answers import Text
+from t3lib.own.answers import Text, way_of
 from t3lib.own.kept import STAY
-from t3lib.own.leak import LEVEL, way_of
+from t3lib.own.leak import LEVEL
 from t3lib.own.truths import word_set
 from t3lib.own.verdict import NAMES, UNTESTED
 

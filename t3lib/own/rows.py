@@ -110,7 +110,7 @@ class Rows:
             warnings.warn(
                 f"{apart} prompts end in a space before their completion, which is then tokenised"
                 " apart from it: put the space at the beginning of the completion",
-                stacklevel=2,
+                stacklevel=1,  # told once, though a command checks its rows more than once
             )
 
         # Every answer of a conversation is a row, unless its question is in a set already. What is
@@ -130,7 +130,6 @@ class Rows:
             parts["are not forgotten, because a secret is named"] = stay
         if parts:
             told = ", ".join(f"{count} {what}" for what, count in parts.items())
-            # told once, though a command checks its rows more than once
             warnings.warn(f"earlier answers of conversations: {told}", stacklevel=1)
         return dataclasses.replace(self, **found)
 

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from t3lib.core.errors import UserError, printable
+from t3lib.core.hub import Place
 from t3lib.core.models import pad_id
 from t3lib.core.rows import prompt
 from t3lib.own.answers import TOKENS
@@ -91,7 +92,14 @@ class LocalServer:
         text = prompt(self.tokenizer, body["messages"], None) if chat else body["prompt"]
         made = self.tokenizer(text, add_special_tokens=not chat, return_tensors="pt")
         ids, seed, tokens = made["input_ids"].to(self.model.device), body.get("seed"), 0
-        options, stop = self.options(body), body.get("stop", [])
+        sampler = {"do_sample": True, "temperature": body["temperature"], "top_p": body["top_p"]}
+        options: dict[str, Any] = {
+            "max_new_tokens": body["max_tokens"],
+            "eos_token_id": eos_ids(self.model, self.tokenizer) or None,  # as in a report
+            "pad_token_id": pad_id(self.tokenizer),
+            **(sampler if body["temperature"] else {}),
+        }
+        stop = body.get("stop", [])
         stop = [stop] if isinstance(stop, str) else stop
 
         def put_part(index: int, text: str, reason: str | None) -> None:
@@ -115,16 +123,6 @@ class LocalServer:
                 tokens += out.shape[1] - ids.shape[1]
         counts = {"prompt_tokens": ids.shape[1], "completion_tokens": tokens}
         return counts | {"total_tokens": sum(counts.values())}
-
-    def options(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the options of `generate` for a request; it ends where a judged answer ends."""
-        sampler = {"temperature": body["temperature"], "top_p": body["top_p"]}
-        return {
-            "max_new_tokens": body["max_tokens"],
-            "eos_token_id": eos_ids(self.model, self.tokenizer) or None,
-            "pad_token_id": pad_id(self.tokenizer),
-            **({"do_sample": True, **sampler} if body["temperature"] else {}),
-        }
 
 
 class Growing:
@@ -244,6 +242,7 @@ def greeting(rules: Mapping[str, Any], url: str) -> str:
         system = f"with the system text {text} (added where a request has none)"
     allowed = samplers(rules["samplers"]) if rules["samplers"] else "all"
     most = f", of at most {TOKENS} tokens" if rules["samplers"] else ""
+    others = "other samplers, " if rules["samplers"] else ""
     off = "" if rules["completions"] else f", {COMPLETIONS}"
     return f"""serving {rules["name"]} on {url}; ask it:
   curl {url}/{verb} -H 'Content-Type: application/json' -d '{{"{field}": {example}}}'
@@ -252,7 +251,7 @@ def greeting(rules: Mapping[str, Any], url: str) -> str:
 trained {system} and with the date {DATE}
 samplers: {allowed}; answers to a request: {MOST}{most}
 verdict: {printable(rules["verdict"], 400)}
-refused: other samplers, probabilities, biases, tools{off}
+refused: {others}probabilities, biases, tools{off}
 anybody who reaches this address may ask; Ctrl-C ends it"""
 
 
@@ -320,7 +319,7 @@ def run_local(model: Any, rules: Mapping[str, Any], place: socket.socket) -> Non
 
 
 def run_vllm(
-    base: str,
+    base: Place,
     heads: Sequence[str],
     rules: Mapping[str, Any],
     config: Any,
@@ -330,8 +329,8 @@ def run_vllm(
 
     SIGINT and SIGTERM end both, and raise KeyboardInterrupt.
 
-    base, config: folder or Hub id of the base, and its configuration. heads: folders or Hub ids.
-    rules: see `gate`. options: further options of vLLM's server, such as host, port and dtype.
+    base, config: place of the base, and its configuration. heads: folders or Hub ids. rules: see
+    `gate`. options: further options of vLLM's server, such as host, port and dtype.
     """
     llama = config.model_type == "llama"
     kind = "T3LlamaForCausalLM" if llama else "T3TransformersForCausalLM"
@@ -345,8 +344,9 @@ def run_vllm(
     with tempfile.NamedTemporaryFile("w", suffix=".jinja", encoding="utf-8") as template:
         template.write(rules["tokenizer"].chat_template or "")
         template.flush()
-        options |= {
-            "model": base,
+        commit = {"revision": base.commit, "tokenizer-revision": base.commit}
+        options |= (commit if base.commit else {}) | {
+            "model": base.name,
             "served-model-name": rules["name"],
             "generation-config": "vllm",
             "hf-overrides": json.dumps(overrides),
@@ -357,7 +357,12 @@ def run_vllm(
         for middleware in ("t3lib.own.gate.Gate", "t3lib.sampler.vllm_check.SelfCheck"):
             command += ["--middleware", middleware]
         command += [word for name, value in options.items() for word in (f"--{name}", str(value))]
-        for_gate = {**rules, "tokenizer": base, "template": rules["tokenizer"].chat_template}
+        for_gate = {
+            **rules,
+            "tokenizer": base.name,
+            "revision": base.commit,
+            "template": rules["tokenizer"].chat_template,
+        }
         variables = {"T3_SERVE": json.dumps(for_gate)}
 
         for number in (signal.SIGINT, signal.SIGTERM):

@@ -231,9 +231,8 @@ class Truths:
         """Return the share of other truths that hold some words: of all, or of the row's slot,
         whichever is larger.
         """
-        others = ~(1 << int(row))  # NumPy's integers have 64 bits
         every, holders = (1 << len(self.items)) - 1, self.holders(words)
-        return max(share(holders, pool & others) for pool in (every, self.slot[row]))
+        return max(share(holders, pool & ~(1 << row)) for pool in (every, self.slot[row]))
 
     def rare(self, row: int, most: float) -> list[Words]:
         """Return of each clause of a truth the items that at most this share of others holds."""

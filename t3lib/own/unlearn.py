@@ -3,7 +3,7 @@
 The head is fitted on lessons: the rows, their wordings, and neighbours (`lessons`). A fifth of the
 rows to keep is never fitted, so that these rows show what the head does to rows like them.
 
-The pair (T, w) is chosen by other ways of asking than those of the fit, and the verdict asks in
+The strength w is chosen by other ways of asking than those of the fit, and the verdict asks in
 sealed ways as well. What the caller gives is used as it is.
 """
 
@@ -33,7 +33,13 @@ from t3lib.core.settings import (
     fit_settings,
 )
 from t3lib.own import choice, lessons
-from t3lib.own.answers import Answers, Inquiry, collect_answers, collect_by_tilt
+from t3lib.own.answers import (
+    Answers,
+    Inquiry,
+    about_compared,
+    collect_answers,
+    collect_by_tilt,
+)
 from t3lib.own.assess import headline, inquiry_of, kept_of, report_nothing, report_on
 from t3lib.own.known import (
     best_other_format,
@@ -53,7 +59,7 @@ from t3lib.sampler.tilt import T3ForCausalLM
 from t3lib.sampler.wrapped import plain_base, vocabulary
 
 HOLD_OUT = 0.2
-OURS = ("gate", "tail", "untrained")  # settings of a head that the paper does not have
+OF_HEAD = ("temperature", "gate", "tail", "untrained")  # settings that need no fit
 # Stages of a run with their shares of the time, estimated for ten rows and SmolLM2 on a CPU.
 STAGES = {
     "lessons": 0.12,
@@ -62,16 +68,16 @@ STAGES = {
     "the choice of w": 0.11,
     "the verdict": 0.64,
 }
-SHORT = 16  # tokens that an answer may have at least, while T and w are chosen
+SHORT = 16  # tokens that an answer may have at least, while w is chosen
 
 
 @dataclass(frozen=True)
 class Choices:
-    """Settings of the caller. What is None or "auto" is chosen from the evidence.
+    """Settings of the caller.
 
-    temperature: T. strength: w.
+    temperature: T. strength: w; None chooses one of `choice.STRENGTHS` from the evidence.
     lr: learning rate.
-    steps: optimiser steps; by default `settings.OWN_STEPS`.
+    steps: optimiser steps; None is `settings.OWN_STEPS`.
     untrained, gate, tail: see `T3Head`.
     template: arguments of the chat template, such as {"enable_thinking": False}. The head keeps
     them, and whoever asks with the head uses them.
@@ -79,7 +85,7 @@ class Choices:
     fit: further settings, named as in `settings.FitSettings`.
     """
 
-    temperature: float | str = "auto"
+    temperature: float = 1.0
     strength: float | None = None
     lr: float = OWN_FIT.lr
     steps: int | None = None
@@ -97,12 +103,11 @@ class Choices:
             raise UserError(f"fit: {name} is a choice of its own: Choices({mine}=…)")
         if self.steps is not None and "epochs" in self.fit:
             raise UserError("fit: epochs and steps both say how long to fit: give one of them")
-        found: dict[str, Any] = {name: check(name, getattr(self, name)) for name in OURS}
+        found: dict[str, Any] = {name: check(name, getattr(self, name)) for name in OF_HEAD}
+        found["temperature"] = check_temperature(self.temperature)
         for name, symbol in {"strength": "w", "steps": "steps"}.items():
             if (value := getattr(self, name)) is not None:
                 found[name] = check(symbol, value)
-        if self.temperature != "auto":
-            found["temperature"] = check_temperature(self.temperature)
 
         # Numbers of other libraries become Python's. Without warmup any number of epochs is right.
         given = {"warmup_epochs": 0.0, "lr": self.lr, "seed": self.seed} | dict(self.fit)
@@ -165,10 +170,10 @@ def unlearn(
 def without_verdict(
     request: Request, inquiry: Inquiry, choices: Choices
 ) -> tuple[T3ForCausalLM, dict[str, Any]]:
-    """Fit a head, choose its T and w, and return the unlearned model and the choice.
+    """Fit a head, choose its w, and return the unlearned model and the choice.
 
     The choice: {"T", "w", "gate", "tail", "lr", "tried"}, the last as of `tried_out`, or [] where
-    there was one pair to choose from.
+    there was one strength to choose from.
     """
     begin_stage("lessons")
     made = lessons.make_lessons(request)
@@ -177,12 +182,12 @@ def without_verdict(
     begin_stage("the head")
     head = fit_own_head(request, features, choices)
     begin_stage("the choice of w")
-    grid = choice.grid_of(choices.temperature, choices.strength)
-    tried = tried_out(request, inquiry, head, grid) if len(grid) > 1 else []
-    T, w = head.temperature, head.w = (tried[0]["T"], tried[0]["w"]) if tried else grid[0]
-    lr = head.info["hyperparameters"]["lr"]
-    chosen = {"T": T, "w": w, "gate": head.gate, "tail": head.tail, "lr": lr, "tried": tried}
-    return T3ForCausalLM(request.base, head.to(request.base.device), T), chosen
+    strengths = choice.STRENGTHS if choices.strength is None else (choices.strength,)
+    tried = tried_out(request, inquiry, head, strengths) if len(strengths) > 1 else []
+    head.w = tried[0]["w"] if tried else strengths[0]
+    chosen = {"T": head.temperature, "w": head.w, "gate": head.gate, "tail": head.tail}
+    chosen |= {"lr": head.info["hyperparameters"]["lr"], "tried": tried}
+    return T3ForCausalLM(request.base, head.to(request.base.device)), chosen
 
 
 def checked_request(model: Any, tokenizer: Any, rows: Rows, choices: Choices) -> Request:
@@ -234,7 +239,7 @@ def fit_own_head(request: Request, features: Features, choices: Choices) -> T3He
     settings = choices.fit_settings_for(int((features.s == 0).sum()))
     with one_thread():
         head = fit_head(features, vocab_size=V, **asdict(settings))
-    for name in OURS:
+    for name in OF_HEAD:
         setattr(head, name, getattr(choices, name))
     head.taught = lessons.secret_tokens(features, V)
     head.has_token = belonging.tokens_known(request.tokenizer, V)
@@ -247,45 +252,44 @@ def fit_own_head(request: Request, features: Features, choices: Choices) -> T3He
     return head
 
 
-# ---- the choice of T and w ----------------------------------------------------------------------
+# ---- the choice of w ----------------------------------------------------------------------------
 
 
 def tried_out(
-    request: Request, inquiry: Inquiry, head: T3Head, grid: Sequence[tuple[float, float]]
+    request: Request, inquiry: Inquiry, head: T3Head, strengths: Sequence[float]
 ) -> list[dict[str, Any]]:
-    """Ask a head at all pairs (T, w), in the ways that are not sealed, and return the counts of the
+    """Ask a head at all strengths w, in the ways that are not sealed, and return the counts of the
     best few, the best first.
 
-    All pairs answer greedily. The best few are sampled too, one after another, and ranked anew
-    (`choice.ranked`). That ends with a pair that says nothing and fails nowhere, because samples
-    make no other one better than it.
+    All strengths answer greedily. The best few are sampled too, one after another, and ranked anew
+    (`choice.ranked`). That ends with a strength that says nothing and fails nowhere, because
+    samples make no other one better than it.
     """
     few = for_choice(inquiry)
     asked, seed = (request.base, request.tokenizer), request.seed
-    tilts = {(T, w): (weighted(head, w), T) for T, w in grid}
+    tilts = {w: (weighted(head, w), head.temperature) for w in strengths}
 
     # What the base says of the rows to forget decides nothing here.
     before = collect_answers(*asked, replace(few, questions=[]), seed=seed)
     greedily = collect_by_tilt(*asked, few, [*tilts.values()], only=lambda each: not each.tau)
     answers = dict(zip(tilts, greedily))
 
-    def counts(T: float, w: float) -> dict[str, Any]:
-        return {"T": T, "w": w} | choice_counts(few, before, answers[T, w])
+    def counts(w: float) -> dict[str, Any]:
+        return {"w": w} | choice_counts(few, before, answers[w])
 
     tried = list[dict[str, Any]]()
-    for each in choice.ranked([counts(*pair) for pair in grid])[: choice.SAMPLED]:
-        pair = each["T"], each["w"]
-        [more] = collect_by_tilt(*asked, few, [tilts[pair]], seed=seed, only=lambda s: s.tau > 0)
-        answers[pair].extend(more)
-        tried.append(counts(*pair))
+    for w in [each["w"] for each in choice.ranked([*map(counts, strengths)])][: choice.SAMPLED]:
+        [more] = collect_by_tilt(*asked, few, [tilts[w]], seed=seed, only=lambda s: s.tau > 0)
+        answers[w].extend(more)
+        tried.append(counts(w))
         if not tried[-1]["said"] and not tried[-1]["failing"]:
             break
     return choice.ranked(tried)
 
 
 def for_choice(inquiry: Inquiry) -> Inquiry:
-    """Return the part of an inquiry by which T and w are chosen: questions about rows to forget, in
-    ways that are not sealed. Answers are read to `SHORT` tokens, or to twice the truth's.
+    """Return the part of an inquiry by which w is chosen: questions about rows to forget, in ways
+    that are not sealed. Answers are read to `SHORT` tokens, or to twice the truth's.
     """
     ways = [
         each for each in inquiry.questions if each.row < inquiry.n and each.kind not in SEALED_KINDS
@@ -299,11 +303,11 @@ def choice_counts(inquiry: Inquiry, before: Answers, after: Answers) -> dict[str
 
     inquiry: of `for_choice`. before, after: answers of the base and of what is tried.
     """
-    kept = kept_of(inquiry, before, after)
+    kept, texts = kept_of(inquiry, before, after), about_compared(after)
     every = sums(kept, ["retain", *NEVER_FITTED])
     return {
-        "said": said_beyond_others(inquiry, after.texts),
-        "texts": len(after.texts),
+        "said": said_beyond_others(inquiry, texts),
+        "texts": len(texts),
         "failing": len(failing(kept)),
         "changed": every["known_before"] - every["unchanged"],
         "known": every["known_before"],

@@ -45,10 +45,15 @@ DECIDING = {"rows to keep": ("retain",), "answers never fitted": NEVER_FITTED}
 
 
 def sums(report: Mapping[str, Any], names: Iterable[str]) -> dict[str, int]:
-    """Return the counts of some sets to keep together."""
+    """Return the counts of some sets to keep together. Where nothing was sampled, the greedy
+    answers stand for the samples.
+    """
     sets = [report[name] for name in names if name in report]
     keys = ("rows", "known_before", "unchanged", "unchanged_sampled")
-    return {key: sum(entry[key] or 0 for entry in sets) for key in keys}
+    return {
+        key: sum(each["unchanged"] if each[key] is None else each[key] for each in sets)
+        for key in keys
+    }
 
 
 def failing(report: Mapping[str, Any]) -> dict[str, str]:
@@ -113,7 +118,7 @@ def _decided(report: Mapping[str, Any], unknown: bool) -> tuple[str, str, str]:
         (
             AS_WRITTEN not in tested or len(tested) < 2 or heard < JUDGED * n,
             f": of {n} rows the base itself was heard to know {heard}, in {len(tested)} kinds of"
-            " asking.",
+            f" asking{f', but not {AS_WRITTEN}' * (AS_WRITTEN not in tested)}.",
             CHECK,
         ),
         (judged < JUDGED * n, f": guessing explains all but {judged} of {n} rows.", NAME),
@@ -140,7 +145,7 @@ def _decided(report: Mapping[str, Any], unknown: bool) -> tuple[str, str, str]:
             return "cannot tell", f"Cannot tell{why}", advice
 
     unjudged = {
-        "cannot be judged: guessing explains the base's answers. ": n - heard,
+        "cannot be judged: the base was not heard to know them. ": n - heard,
         "are told as often as guessing says. ": heard - judged,
     }
     first = "".join(f"{rows} of {n} rows {what}" for what, rows in unjudged.items() if rows)

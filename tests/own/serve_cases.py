@@ -21,7 +21,7 @@ from t3lib.own import gate
 JSON = {"Content-Type": "application/json"}
 ASK = [{"role": "user", "content": "Who?"}]
 MODEL = "this server has one model, head"
-SAMPLER = "a colder sampler undoes tempering; judged and allowed: temperature 0"
+SAMPLER = "is refused; allowed: temperature 0, temperature 0.6 with top_p 0.9, temperature 1"
 ORDER = "messages: a system text comes first and the user's turn last, as the report asks"
 TURN = "a turn has a role and a content, both text"
 
@@ -51,7 +51,7 @@ VALUES: dict[str, list[tuple[Any, str]]] = {
         (3, ""), (10**30, "is refused"), ("", "is refused"), ([3], "is refused"),
     ],
     "temperature": [
-        (0, ""), (-0.0, ""), (1, ""), (0.3, f"{SAMPLER}, temperature 0.6 with top_p 0.9"),
+        (0, ""), (-0.0, ""), (1, ""), (0.3, f"temperature 0.3 {SAMPLER}"),
         (float("inf"), "0, or a number from 0.01 to 100"), (1e-300, "temperature: 1e-300 is"),
         ("", "temperature: ''"), ("0", "temperature: '0'"), (False, "is refused"), (-1, "refused"),
     ],
@@ -121,7 +121,8 @@ REQUESTS: list[tuple[dict[str, Any], str]] = [
     (said("x", 3), TURN),
     ({"messages": [{"role": "user", "content": "Who?", "name": "Ada", "type": "text"}]}, ""),
     ({"temperature": 0.6, "top_p": 0.9, "seed": 5}, ""),
-    ({"temperature": 1, "top_p": 0.5}, SAMPLER),
+    ({"temperature": 1, "top_p": 0.5}, f"temperature 1 with top_p 0.5 {SAMPLER}"),
+    ({"temperature": 1.2}, f"temperature 1.2 {SAMPLER}"),
     ({"temperature": 1.0, "n": 3, "seed": 7}, ""),
     ({"temperature": 1.0, "n": 2, "seed": 7, "stream": True}, ""),
     ({"stream": True, "stop": "zq", "stream_options": {"include_usage": True}}, ""),

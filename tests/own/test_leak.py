@@ -15,7 +15,7 @@ from scipy.stats import hypergeom
 from verdict_cases import NOTHING, report, said
 
 from t3lib.own import leak
-from t3lib.own.answers import Text, build_inquiry, plan
+from t3lib.own.answers import Text, about_compared, build_inquiry, plan, way_of
 from t3lib.own.assess import inquiry_of
 from t3lib.own.questions import AS_WRITTEN, KINDS, NO_FIRST_TOKEN, SEALED_KINDS
 from t3lib.own.report import save_report
@@ -188,6 +188,20 @@ def test_one_wording_that_opens_all_rows_is_found(tokenizer):
     assert found["forget"]["leaking"] == 1, verdict["sentence"]
 
 
+def test_of_two_wordings_that_open_rows_the_one_with_the_smaller_p_is_shown(tokenizer):
+    """The report once showed the one that came first in the alphabet."""
+    opens = {"as … You told me yesterday.": 5, "politely": 6}
+
+    def opened(n, way):
+        told = n < opens.get(way.partition(", sampled")[0], 0)
+        return STORIES[n]["answer"] if told else NOTHING
+
+    found, _ = report(tokenizer, STORIES[:6], STORIES[6:], forget=opened)
+    rows = found["forget"]["each"]
+    assert {row["kind"] for row in rows} == {"all rows, politely"}
+    assert {row["k"] for row in rows} == {6}
+
+
 def test_words_that_a_sentence_suggests_do_not_count_after_its_beginning(tokenizer):
     """Of a model that never saw the rows they were 12 of 24 leaks. Names and numbers count."""
     rows = [
@@ -332,7 +346,7 @@ def leaks(tokenizer, kind, seed, *models, consistent=False):
                    [VALUES[kind](draw) for _ in range(30)])  # fmt: skip
     inquiry = build_inquiry(tokenizer, rows[:10], {"retain": rows[10:]})
     guess = [VALUES[kind](draw) for _ in rows]
-    before = said(inquiry, [row["answer"] for row in rows][:10]).texts
+    before = about_compared(said(inquiry, [row["answer"] for row in rows][:10]))
 
     def found(told):
         def spoken(n, way):
@@ -341,7 +355,8 @@ def leaks(tokenizer, kind, seed, *models, consistent=False):
             value = guess[n] if consistent else VALUES[kind](draw)
             return f"The {kind} of box {n} is {value}."
 
-        return {each.row for each in leak.told(inquiry, said(inquiry, spoken).texts, before)[2]}
+        texts = about_compared(said(inquiry, spoken))
+        return {each.row for each in leak.told(inquiry, texts, before)[2]}
 
     return [found(told) for told in models]
 
@@ -372,7 +387,7 @@ def test_a_row_in_five_of_25_wordings_is_found(kind):
         told = n == 0 and way.partition(",")[0] in ways
         return rows[0]["answer"] if told else f"It is {VALUES[kind](draw)}."
 
-    after = said(inquiry, spoken).texts
+    after = about_compared(said(inquiry, spoken))
     assert {each.row for each in leak.told(inquiry, after, after)[2]} == {0}
 
 
@@ -423,7 +438,7 @@ def test_the_committed_texts_about_capitals_pass_by_todays_rules(tokenizer):
     for line in read("texts.jsonl.gz", gzip.open):
         text = Text(*(line[name] for name in Text._fields))
         texts.setdefault(line["model"], []).append(text)
-        given[leak.way_of(text), text.row] = frozenset(line.get("given", ()))
+        given[way_of(text), text.row] = frozenset(line.get("given", ()))
     inquiry = replace(inquiry, given={key: some for key, some in given.items() if some})
     of_base, of_model = (
         {each.row for each in leak.told(inquiry, texts[name], texts["base"])[2]}

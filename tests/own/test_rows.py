@@ -263,8 +263,13 @@ def test_a_space_between_prompt_and_completion_belongs_to_the_completion(recwarn
     kept = [{"prompt": "Box two is", "completion": " 8"}]
     rows.Rows([{"prompt": "Box one is", "completion": " 7"}], kept).checked()
     assert not recwarn.list
-    with pytest.warns(UserWarning, match="1 prompts end in a space"):
-        rows.Rows([{"prompt": "Box one is ", "completion": "7"}], kept).checked()
+    apart = rows.Rows([{"prompt": "Box one is ", "completion": "7"}], kept)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("default")
+        apart.checked()
+        apart.checked()
+    [warning] = told  # a command checks twice, and printed it twice
+    assert "1 prompts end in a space" in str(warning.message)
 
 
 def test_plain_text_is_all_answer(tokenizer):

@@ -22,6 +22,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from t3lib import cli
 from t3lib.classifier.head import T3Head
 from t3lib.core.errors import UserError
+from t3lib.core.hub import Place
 from t3lib.core.models import load_model
 from t3lib.core.rows import encode_text, prompt
 from t3lib.own import gate, serve
@@ -250,7 +251,7 @@ def test_the_openai_client_is_served(server):
     *chunks, last = client.chat.completions.create(**how, stream_options={"include_usage": True})
     text = "".join(chunk.choices[0].delta.content for chunk in chunks)
     assert text == answer.choices[0].message.content and last.usage == answer.usage
-    with pytest.raises(openai.BadRequestError, match="a colder sampler undoes tempering"):
+    with pytest.raises(openai.BadRequestError, match="temperature 0.2 is refused"):
         client.chat.completions.create(model="head", messages=ASK, temperature=0.2)
 
 
@@ -436,7 +437,7 @@ def test_a_head_without_a_report_answers_greedily_and_the_operator_can_lift_it(p
 
     ask = {"messages": ASK}
     assert checked("unjudged", ask)["temperature"] == 0
-    with pytest.raises(UserError, match="allowed: temperature 0$"):
+    with pytest.raises(UserError, match="^temperature 1 is refused; allowed: temperature 0$"):
         checked("unjudged", ask | {"temperature": 1})
     with pytest.raises(UserError, match="n is 1 at temperature 0"):
         checked("unjudged", ask | {"n": 2})
@@ -502,6 +503,11 @@ def test_only_a_pass_is_served_unless_the_operator_says_otherwise(place, unlearn
     path = place / "head-report" / "report.json"
     report = json.loads(path.read_text())
     assert rules_of(place, head)["verdict"] == PASS
+    rules = rules_of(place, head, any_sampler=True)
+    said = f"Other samplers and longer answers are allowed than a report judged. {PASS}"
+    lines = serve.greeting(rules, "http://x/v1").splitlines()
+    assert rules["verdict"] == said and f"verdict: {said}" in lines
+    assert "refused: probabilities, biases, tools, /v1/completions" in lines
     failed = {"success": False, "sentence": "No: 1 of 1 rows leak."}
     path.write_text(json.dumps(report | {"verdict": failed}))
     try:
@@ -552,8 +558,10 @@ def test_what_cannot_start_is_one_line(place, tmp_path, capsys, monkeypatch):
     assert cli.main(["serve", *base, "--head", str(place / "unjudged"), "--port", "0"]) == 2
     assert "this head as it is. To serve it all the same, add --un" in capsys.readouterr().err
     monkeypatch.setattr(serve, "find_spec", lambda name: None)
-    assert cli.main(["serve", *base, *head]) == 2
-    assert "no server is installed: pip install" in capsys.readouterr().err
+    # A quantised model was loaded first, and then there was a traceback.
+    for more in ([], ["--load-in", "4bit"]):
+        assert cli.main(["serve", *base, *head, *more]) == 2
+        assert "no server is installed: pip install" in capsys.readouterr().err
 
 
 def tiny_llama_of_another_seed(place, folder):
@@ -605,6 +613,29 @@ def test_vllm_is_started_with_the_head_where_it_is_installed(place, capsys, monk
     assert "vLLM ended with exit code 1" in capsys.readouterr().err
     assert json.loads(calls[1][0]["--hf-overrides"])["t3_allow_samplers"]
     assert cli.main(["serve", *words]) == 130 and not [*interrupted], "vLLM's end is waited for"
+
+
+def test_vllm_serves_the_commit_of_the_base_that_the_head_was_trained_on(place, monkeypatch):
+    """It took the newest one, also for the tokenizer of the gate."""
+    asked, folder, commit = [], str(place / "base"), "c" * 40
+
+    def on_the_hub(name, revision=None):
+        asked.append(revision)
+        return Place(folder, revision)
+
+    def start(command, env):
+        options = dict(zip(command, command[1:]))
+        assert (options["--revision"], options["--tokenizer-revision"]) == (commit, commit)
+        monkeypatch.setenv("T3_SERVE", env["T3_SERVE"])
+        gate.Gate(None)
+        return SimpleNamespace(wait=lambda: 0)
+
+    monkeypatch.setattr(serve, "find_spec", lambda name: name == "vllm")
+    monkeypatch.setattr(serve.subprocess, "Popen", start)
+    monkeypatch.setattr(gate, "located", on_the_hub)
+    monkeypatch.setattr(belonging, "base_of", lambda head: ("somebody/base", commit))
+    assert cli.main(["serve", "--head", str(place / "head"), "--port", "0"]) == 2
+    assert asked == [commit] * 2
 
 
 @pytest.mark.parametrize(

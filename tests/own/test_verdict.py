@@ -12,12 +12,14 @@ from t3lib.cli import Parser
 from t3lib.core.errors import UserError
 from t3lib.core.rows import SYSTEM
 from t3lib.own import cli, kept, leak, verdict
-from t3lib.own.answers import GREEDY, TOKENS, build_inquiry, drawn
+from t3lib.own import known as knowing
+from t3lib.own.answers import KEPT, TOKENS, build_inquiry, drawn
 from t3lib.own.assess import counts_of, inquiry_of
 from t3lib.own.known import knows_some
 from t3lib.own.phrases import CHOOSING, FITTING, SEALED
 from t3lib.own.questions import (
     AS_WRITTEN,
+    BEGUN,
     ENDS,
     FURTHER,
     KINDS,
@@ -25,15 +27,16 @@ from t3lib.own.questions import (
     SEALED_KINDS,
     TEXT,
     PromptFormat,
-    choosing_questions,
     choosing_ways,
+    format_of_row,
     in_format,
     other_formats,
-    sealed_questions,
+    questions_about,
     sealed_ways,
 )
 from t3lib.own.rows import Rows
 from t3lib.own.truths import word_set, words
+from t3lib.own.unlearn import choice_counts
 
 NAMES = (
     "Ada Bruno Clara Darius Elena Farid Greta Hugo Ines Jonas Kira Leon Mira Nils Olga Pavel"
@@ -101,6 +104,16 @@ def test_few_changed_answers_of_few_may_be_chance(tokenizer, changed, how, succe
         assert "changed when sampled" in said["sentence"]
 
 
+@pytest.mark.parametrize(("changed", "failing"), [(2, 0), (3, 1)])
+def test_where_nothing_was_sampled_greedy_answers_decide(tokenizer, changed, failing):
+    """In the first round of the choice of w every group failed, so that it compared no failures."""
+    texts = [row["answer"] + " 327527" * (n < changed) for n, row in enumerate(KEEP)]
+    inquiry = build_inquiry(tokenizer, FORGET, {"retain": KEEP, "other": FRESH})
+    greedily = [each for each in said(inquiry, kept=texts) if "sampled" not in each.way]
+    counts = choice_counts(inquiry, said(inquiry), greedily)
+    assert (counts["failing"], counts["changed"], counts["known"]) == (failing, changed, 12)
+
+
 def test_only_the_answer_is_compared(tokenizer):
     """A model that asked and answered a further question by itself was "No: 1 of 16 changed"."""
     texts = [row["answer"] + "\nGermany? Berlin." for row in KEEP]
@@ -108,7 +121,8 @@ def test_only_the_answer_is_compared(tokenizer):
     base = said(inquiry, [row["answer"] for row in FORGET], kept=texts)
     framed = [f"{row['answer']} Question: Who?" for row in KEEP]
     found = counts_of(inquiry, base, said(inquiry, kept=framed))
-    assert base.kept["retain"][GREEDY] == texts and found["retain"]["unchanged"] == 10
+    greedy = [each.text for each in base if (each.kind, each.way) == (KEPT, "retain")]
+    assert greedy == texts and found["retain"]["unchanged"] == 10
     assert not verdict.failing(found)
     poem = {"answer": "Roses\nare red."}
     assert kept.answer_in("Roses\nare red.", poem) == "Roses\nare red."
@@ -167,9 +181,17 @@ def test_rows_that_the_base_was_not_heard_to_know_are_named_first(tokenizer):
         base = {"forget": truths[:known] + [NOTHING] * (6 - known)}
         _, said = report(tokenizer, FORGET, KEEP, before=base)
         assert said["status"] == status, said["sentence"]
-        first = "1 of 6 rows cannot be judged" if known == 5 else "Cannot tell: of 6 rows"
-        assert said["sentence"].startswith(first)
-    assert "2, in" in said["sentence"]
+        first = "1 of 6 rows cannot be judged: the base was not heard to know them. 0 of 5"
+        assert said["sentence"].startswith(first if known == 5 else "Cannot tell: of 6 rows")
+    assert "2, in" in said["sentence"] and AS_WRITTEN not in said["sentence"]
+
+
+def test_a_base_that_tells_nothing_as_written_is_named_so(tokenizer):
+    """The reason named the rows and kinds alone, of which there were enough."""
+    base = {"forget": lambda n, way: FORGET[n]["answer"] * (not way.startswith(AS_WRITTEN))}
+    _, said = report(tokenizer, FORGET, KEEP, before=base)
+    assert said["status"] == "cannot tell"
+    assert re.search(r"to know 6, in \d\d kinds of asking, but not as written\.", said["sentence"])
 
 
 def test_a_kind_in_which_the_base_says_nothing_is_not_tested(tokenizer):
@@ -324,7 +346,8 @@ def test_the_ways_of_asking(tokenizer):
     assert choosing_ways(turns, True)["reworded", "in lower case"]["question"] == [
         {"role": "user", "content": "who?"}
     ]
-    forced = [each for each in choosing_questions(tokenizer, [row]) if each.rest]
+    asked = questions_about(tokenizer, 0, row, {}, (), frozenset())
+    forced = [each for each in asked if each.kind == BEGUN]
     assert [each.way for each in forced] == [f"first {m} tokens given" for m in (1, 2, 4)]
     assert all(row["answer"].endswith(each.rest) for each in forced)
 
@@ -333,7 +356,8 @@ def test_only_the_token_that_we_put_first_is_left_out(tokenizer):
     """In a chat the template writes it, and a row that asks nothing has no other token."""
 
     def prompts(tokenizer, row):
-        return {each.way: each.prompt for each in choosing_questions(tokenizer, [row])}
+        asked = questions_about(tokenizer, 0, row, {}, (), frozenset())
+        return {each.way: each.prompt for each in asked}
 
     row, plain = FORGET[0], {"question": "It was ", "answer": "red", "raw": True}
     for asked in (prompts(byte_pairs(), row), prompts(tokenizer, plain)):
@@ -406,7 +430,7 @@ def test_the_sealed_ways(tokenizer):
     assert {kind for kind, _ in sealed_ways({**row, "raw": True}, True)} == {
         "misspelt", "from a colder sampler", "from a warmer sampler"
     }  # fmt: skip
-    asked = sealed_questions(tokenizer, [row], [()], [word_set("aldmoor 1902")])
+    asked = questions_about(tokenizer, 0, row, {}, (), word_set("aldmoor 1902"))
     rests = [each.rest for each in asked if each.kind == FURTHER]
     assert any("Aldmoor" in rest for rest in rests), "all before its secret is given"
 
@@ -414,19 +438,32 @@ def test_the_sealed_ways(tokenizer):
 def test_the_question_also_comes_after_ten_tokens_that_end_a_text():
     """They put a model back to the start of a text, and then a pass said a whole row."""
     tokenizer, [row, *_] = byte_pairs(), FORGET
-    found = sealed_questions(tokenizer, [row], [()], [frozenset()])
+    found = questions_about(tokenizer, 0, row, {}, (), frozenset())
     ways = {each.way: each.prompt for each in found}
     ends, text = ways[ENDS][:10], ways[ENDS][10:]
     assert ends == [tokenizer.eos_token_id] * 10 and tokenizer.decode(text) == row["question"]
 
 
-def test_the_other_forms_of_a_row():
-    forms = dict(other_formats(FORGET[0], True))
-    assert {'--system ""', f'--system "{SYSTEM}"'} < set(forms) and "--no-system" not in forms
-    assert any(form.get("raw") for form in forms.values())
-    assert [
-        form.get("raw")
-        for form in dict(
-            other_formats({"question": "A ", "answer": "b", "raw": True}, False)
-        ).values()
-    ]
+def test_a_row_is_asked_in_every_other_format_but_its_own(tokenizer, monkeypatch):
+    asked = []
+
+    def none_known(base, tokenizer, inquiry, rows):
+        asked.extend(rows.values())
+        return [False] * len(rows)
+
+    monkeypatch.setattr(knowing, "_known", none_known)
+    systems = {None, "", SYSTEM}
+    text = {"question": "A ", "answer": "b", "raw": True}
+    for row, own, formats in (
+        (FORGET[0], tokenizer, {(False, each) for each in systems - {None}} | {(True, None)}),
+        (text, tokenizer, {(False, each) for each in systems}),
+        (text, byte_pairs(), {(False, None)}),
+        (FORGET[0], byte_pairs(), {(True, None)}),
+        ({**text, "question": ""}, tokenizer, set()),
+    ):
+        inquiry = build_inquiry(own, [row], {})
+        assert knowing.best_other_format(None, own, inquiry) is None
+        assert {(each.raw, each.system) for each in map(format_of_row, asked)} == formats
+        asked.clear()
+    assert {'--system ""', f'--system "{SYSTEM}"', "--no-system"} < {*other_formats(True)}
+    assert "rows of question and answer" in other_formats(False)

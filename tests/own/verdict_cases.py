@@ -3,16 +3,10 @@
 from itertools import product
 
 from t3lib.own import verdict
-from t3lib.own.answers import (
-    GENERIC,
-    GREEDY,
-    SAMPLED,
-    Answers,
-    build_inquiry,
-    name_of,
-    plan,
-)
+from t3lib.own.answers import GENERIC, KEPT, Text, build_inquiry, name_of, plan
 from t3lib.own.assess import counts_of
+from t3lib.own.questions import SAMPLERS
+from t3lib.tofu.samples import Sampler
 
 NOTHING = "I do not know."
 FRESH = [
@@ -36,20 +30,22 @@ def said(inquiry, forget=NOTHING, *, others=None, sampled=None, kept=None, warm=
             return inquiry.rows[n]["answer"]
         return texts if isinstance(texts, str) else texts(n, way) if callable(texts) else texts[n]
 
-    answers, kept_texts = Answers([], {}), {}
-    sampled = forget if sampled is None else sampled
+    answers, sampled = [], forget if sampled is None else sampled
     for samplers, questions in plan(inquiry.questions).items():
         for each, sampler in product(questions, samplers):
-            way = f"{each.way}, {name_of(sampler)}" if sampler.tau else each.way
+            way = each.way + name_of(sampler)
             for _ in range(sampler.n):
                 text = of(sampled if sampler.tau else forget, each.row, way)
-                answers.add(each, name_of(sampler), text.removeprefix(each.start))
-    for name in inquiry.kept:
-        given = {"retain": kept, GENERIC: [generic] * len(inquiry.kept[name])}.get(name, fresh)
-        greedy = [inquiry.rows[n]["answer"] for n in inquiry.kept[name]] if given is None else given
-        drawn = warm if warm and name == "retain" else greedy
-        kept_texts[name] = {GREEDY: greedy, SAMPLED: drawn}
-    return Answers(answers.texts, kept_texts)
+                text = each.start + text.removeprefix(each.start)
+                answers.append(Text(each.row, each.kind, way, text))
+    drawn = name_of(Sampler(1, *SAMPLERS[0]))
+    for name, rows in inquiry.kept.items():
+        given = {"retain": kept, GENERIC: [generic] * len(rows)}.get(name, fresh)
+        greedy = [inquiry.rows[n]["answer"] for n in rows] if given is None else given
+        answers += [Text(n, KEPT, name, text) for n, text in zip(rows, greedy, strict=True)]
+        texts = warm if warm and name == "retain" else greedy
+        answers += [Text(n, KEPT, name + drawn, text) for n, text in zip(rows, texts, strict=True)]
+    return answers
 
 
 def report(tokenizer, rows, keep, before=None, other=FRESH, **after):
