@@ -50,7 +50,7 @@ from t3lib.own.known import (
 )
 from t3lib.own.leak import said_beyond_others
 from t3lib.own.lessons import Request
-from t3lib.own.questions import SEALED_KINDS
+from t3lib.own.questions import SEALED_KINDS, reworded
 from t3lib.own.report import Report
 from t3lib.own.rows import SETS, Rows
 from t3lib.own.verdict import FEWEST, NEVER_FITTED, failing, sums
@@ -191,13 +191,17 @@ def without_verdict(
 
 
 def checked_request(model: Any, tokenizer: Any, rows: Rows, choices: Choices) -> Request:
-    """Check the rows, hold some out, and return what is asked for. A row that is too long is
-    refused at once.
+    """Check the rows, hold some out, and return what is asked for. A row or wording that is too
+    long is refused at once.
     """
     rows = rows.checked()
     base, tokenizer = plain_base(model), templated(tokenizer, choices.template)
     for name in SETS:
         encode_within_context(base, tokenizer, getattr(rows, name), name)
+    for number, row in enumerate(rows.forget, 1):
+        for text in row.get("wordings", ()):
+            some = f"forget row {number}, a wording:"
+            encode_within_context(base, tokenizer, [reworded(row, text)], some)
     warn_formats(rows)
     return Request(base, tokenizer, hold_out(rows, choices.seed), choices.seed)
 

@@ -117,6 +117,14 @@ def test_a_row_longer_than_the_context_is_refused_before_the_base_is_asked(case,
         own.unlearn(model, tokenizer, given)
 
 
+def test_a_wording_longer_than_the_context_is_refused_as_a_row_is(case):
+    """It ended the choice of w in an IndexError."""
+    model, tokenizer, forget, retain, _ = case
+    long = [*forget[:1], forget[1] | {"wordings": ["Short?", "word " * 2000]}, *forget[2:]]
+    with pytest.raises(UserError, match="forget row 2, a wording: .*context of"):
+        own.unlearn(model, tokenizer, Rows(long, retain))
+
+
 def test_heads_that_together_lose_rows_to_keep_fail_their_report(case):
     """Each head alone is too weak to change an answer; thirty of it together change them all."""
     model, tokenizer, forget, retain, _ = case
