@@ -100,7 +100,7 @@ def gated_temperature(
     """
     f = logf.to(logits.device).exp()
     kept = torch.linalg.vecdot(logits.float().softmax(-1), f)[..., None]
-    return torch.where((kept < gate) | (gate == 1), temperature, torch.ones_like(kept))
+    return torch.where((kept < gate) | bool(gate == 1), temperature, torch.ones_like(kept))
 
 
 def temperature_at(

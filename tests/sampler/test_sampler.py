@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import accelerate
+import numpy as np
 import pytest
 import torch
 import transformers.generation.utils as generation
@@ -72,6 +73,8 @@ def test_the_gate_tempers_where_the_classifier_expects_something_to_forget():
     want = torch.where(r < theta, 2.5, 1.0)
     assert 0 < (want == 1).sum() < 9
     assert torch.equal(gated_temperature(logits, logf, 2.5, theta).double(), want)
+    of_table = np.float64(theta)  # such a gate made an error of a comparison
+    assert torch.equal(gated_temperature(logits, logf, 2.5, of_table).double(), want)
     assert torch.equal(gated_temperature(logits, logf, 2.5, 0.0), torch.ones(9, 1))
     assert temperature_at(logits, [logf], [head()], 2.5, 1.0) == 2.5
     sure = gated_temperature(logits, torch.zeros(9, 7), 2.5, 1.0)
