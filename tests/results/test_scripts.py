@@ -198,8 +198,8 @@ def test_the_tables_of_the_gate_are_the_means_of_its_committed_runs():
             "ks_held_out": np.mean([test.statistic for test in tests]),
             "fq_held_out": np.mean([test.pvalue for test in tests]),
         }
-        for name, key in {"mu": "model_utility", "mu_rouge": "mu_rouge"}.items():
-            found[name] = np.mean([run["metrics"][key] for run in models[row["model"]]])
+        for name in ("mu", "mu_rouge"):
+            found[name] = np.mean([run["metrics"][name] for run in models[row["model"]]])
         assert found == pytest.approx(row[[*found]].astype(float).to_dict(), rel=1e-9), row["model"]
 
 

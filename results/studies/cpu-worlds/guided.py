@@ -60,7 +60,7 @@ third kind of labels, which come from the pretrained model before it was taught 
 others.
 
 "small", "smaller" and "early" were added last, and written down before they were run. There p̃ is a
-model that is trained on the rows to keep as a base is: of a third and of a seventh of the base's
+model that is trained on the rows to keep as a base is: of a third and of an eighth of the base's
 parameters (16% in profile cpu), and as large as the base for a fifth of its epochs. Its seed is
 that of no retrained model. Rule, points and aims are those of n-grams. A trial in world 1 had other
 settings and FE .12 with the small one, .17 with the smaller one. Expected on TOFU's text, where

@@ -83,13 +83,6 @@ GUIDED = {  # (rule, labels): the model's name
     ("chosen", "guided"): "T3 (guided)",
     ("margin", "guided"): "T3 (guided, margin)",
 }
-GUIDES = {  # the model's name: what its labels come from
-    "Retrained": LABELS["Retrained"],
-    "T3 (guided)": "n-grams",
-    "T3 (guided, small)": "a model of a third of the parameters",
-    "T3 (guided, smaller)": "a model of a sixth of the parameters",
-    "T3 (guided, early)": "a model as large, for a fifth of the epochs",
-}
 AIMS = {
     "leak": "leak at most a retrained model's + 2 standard errors",
     "price": "Retain Error at most 1.15 times a retrained model's",
@@ -364,7 +357,6 @@ def guided(tables: Path) -> dict[str, str]:
 
     guided_settings: what was chosen. guided: means over worlds 4 to 7. guided_aims: how often each
     aim is met. guided_texts: rows whose secret comes out in free text, as means over worlds.
-    guides: means with labels from other guides, with what was chosen.
     """
     search, means, each, texts, others, errors = (
         pd.read_csv(tables / f"{name}.csv")
@@ -380,7 +372,6 @@ def guided(tables: Path) -> dict[str, str]:
         | {"θ": f"{row['gate']:g}", "ε": f"{row['tail']:g}"}
         for rule in ("chosen", "margin")
         for _, row in search[search[rule]].sort_values(["labels", "split"]).iterrows()
-        if (rule, row["labels"]) in GUIDED
     ]
 
     lines = []
@@ -422,37 +413,15 @@ def guided(tables: Path) -> dict[str, str]:
     })  # fmt: skip
 
     counted = texts.assign(way=texts["way"].str.cat(texts["tau"].map(sampler), sep=", "))
-    every = counted[counted["world"] > 3].pivot_table("whole", "way", "model", sort=False)
-    wide = every[[name for name in models if name in every]].rename(columns=LABELS)
+    wide = counted[counted["world"] > 3].pivot_table("whole", "way", "model", sort=False)
+    wide = wide[[name for name in models if name in wide]].rename(columns=LABELS)
     wide = wide.map("{:.1f}".format).rename_axis(index="", columns=None)
     return {
         "guided_settings": table(pd.DataFrame(settings), texts=2),
         "guided": table(pd.DataFrame(lines).fillna(""), texts=2),
         "guided_aims": table(pd.DataFrame(met)),
         "guided_texts": table(wide.reset_index()),
-        "guides": guides(means[means["among"] == "4-7"], each, every),
     }
-
-
-def guides(means: pd.DataFrame, each: pd.DataFrame, texts: pd.DataFrame) -> str:
-    """Write the errors of T3 with labels from each guide, beside a retrained model, on both splits.
-
-    means: rows of the table `guided`. each: the table `guided_each`, which has T and θ. texts: rows
-    told whole, by way and model.
-    """
-    rows, asked = [], texts.filter(like="other ways", axis=0).iloc[0]
-    for split, label in LABELLED.items():
-        over = means[means["split"] == split].set_index("model")
-        dials = each[each["split"] == split].drop_duplicates("model").set_index("model")
-        for name in [name for name in GUIDES if name in over.index]:
-            T, gate = dials.loc[name, ["temperature", "gate"]]
-            cells = {"": GUIDES[name], "split": label}
-            cells |= {"T, θ": "" if pd.isna(T) else f"{T:g}, {gate:g}"}
-            shown = ERRORS | {"D": "ks_statistic", "harmless": "harmless"}
-            cells |= {title: short(over.loc[name, measure]) for title, measure in shown.items()}
-            told = f"{asked[name]:.1f}" if split == "forget10" else ""
-            rows.append(cells | {"told in other ways": told})
-    return table(pd.DataFrame(rows), texts=3)
 
 
 def rivals(tables: Path) -> dict[str, str]:

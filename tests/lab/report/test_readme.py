@@ -18,6 +18,7 @@ from t3lab.report import departures, own, plots_gate, readme, render
 from t3lab.study.ablations import ABLATIONS
 from t3lib import cli
 from t3lib.core.errors import UserError
+from t3lib.core.files import read_json
 
 RETRAINED = "retrained without the rows"
 SPLIT = "forget10"
@@ -324,6 +325,34 @@ def test_the_page_about_tofus_text_is_that_of_both_bases():
     assert f"*WGA (least)* a = {wga['a']:g}." in page
     hard = points[1][points[1]["chosen"] & (points[1]["labels"] == "hard")].iloc[0]
     assert (hard["temperature"], hard["gate"]) == (2, 0.5)
+
+
+def test_guides_that_are_trained_are_told_as_the_tables_say():
+    folder = ROOT / "results" / "profiles" / "tofu-cpu" / "another-base"
+    page = " ".join(TEXTS[ROOT / "results" / "pages" / "least_tofu.md"].split())
+    each = pd.read_csv(folder / "tables" / "guided_each.csv").set_index("model")
+    guides = each.loc[[f"T3 (guided, {name})" for name in ("small", "smaller", "early")]]
+    ngrams, floor, early = each.loc["T3 (guided)"], each.loc["Retrained"], guides.iloc[2]
+    errors = ["forget_error", "retain_error"]
+    assert (guides[errors] < ngrams[errors]).all(axis=None)
+    assert (guides["harmless"] > ngrams["harmless"]).all()
+    ratios = early[errors] / floor[errors]
+    assert "{:.1f} times its Forget Error, {:.1f} times its Retain Error,".format(*ratios) in page
+    assert (
+        abs(early["leak"] - floor["leak"]) < 0.005 and guides["retain_error"].idxmin() == early.name
+    )
+    assert (early["gate"], early["temperature"]) == (0.5, 4) and "behind θ = .5 at T = 4" in page
+    assert [*(guides["forget_quality"] < 0.05)] == [False, True, True]
+    price = guides.iloc[0]["retain_error"] / floor["retain_error"]
+    assert f"costs {price:.1f} times as much." in page
+    made = read_json(folder / "guided" / "made.json")["trainings"]
+    whole = made.pop("a retrained model")
+    shares = [f"{each['cpu_seconds'] / whole['cpu_seconds']:.0%}" for each in made.values()]
+    assert "They take {}, {} and {} of a".format(*shares) in page
+    parts = [round(whole["parameters"] / each["parameters"]) for each in made.values()]
+    assert parts == [3, 8, 1] and made["early"]["epochs"] / whole["epochs"] == 3 / 16
+    search = pd.read_csv(folder / "tables" / "guided_search.csv")["labels"].value_counts()
+    assert {search[kind] for kind in ("small", "smaller", "early")} == {400}
 
 
 def test_free_text_on_tofus_text_is_that_of_the_table():
