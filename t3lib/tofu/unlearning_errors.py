@@ -84,11 +84,11 @@ def retain_error(logp: Tensor, logp_retrained: Tensor) -> Tensor:
     Ids without a token, as a padded vocabulary has them, do not count: where a head's `has_token`
     is False, ln p̂ is about `NEVER`, and p_ret is that of the other ids, normalised again.
     """
+    no_token = logp.isfinite() & (logp < NEVER / 1e6)  # `errors` divides by its tau
+    if no_token.any():
+        logp_retrained = logp_retrained.masked_fill(no_token, -torch.inf).log_softmax(-1)
     p = logp_retrained.exp()
-    never = logp.isfinite() & (logp < NEVER / 1e6)  # `errors` divides by its tau
-    kept = 1 - p.masked_fill(~never, 0).sum(-1)
-    kl = torch.where(~never & (p > 0), p * (logp_retrained - logp), 0).sum(-1)
-    return kl / kept - kept.log()
+    return torch.where(p > 0, p * (logp_retrained - logp), 0).sum(-1)
 
 
 def errors(

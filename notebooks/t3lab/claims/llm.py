@@ -149,10 +149,13 @@ def mu_unreliable(tables: Tables) -> Finding:
 
 
 def generation_kept(tables: Tables) -> Finding:
-    """T3's probability of retain answers is below the original's, but tempering loses no words: of
-    T3 and T3 at T = 1 the MU-ROUGE over worlds, or else ROUGE-L of the same questions in three
-    sets, does not differ beyond chance (95%), and no mean is lower by more than `SAME`. Of the
-    paper there are only means, of T3 and the original. Splits whose tuned T is 1 do not count.
+    """T3's probability of retain answers is below the original's, but tempering loses no words.
+
+    T3 loses words if its ROUGE-L is below that at T = 1 beyond chance: MU-ROUGE over worlds (95%
+    interval) if there are worlds, else by question on three sets (t-tests, p < 0.05 together). If
+    only a mean is lower, by more than `SAME`, there is no order. The paper prints means alone, and
+    not at T = 1; there a lower mean than the original's counts. Splits whose tuned T is 1 are left
+    out.
     """
     parts = {split: _words_kept(tables, split) for split in SPLITS}
     tempered = [
@@ -164,7 +167,7 @@ def generation_kept(tables: Tables) -> Finding:
 
 
 def _words_kept(tables: Tables, split: str) -> Finding:
-    """Decide it on one split; holds is None where the tuned T is 1."""
+    """Decide `generation_kept` on one split; holds is None where the tuned T is 1."""
     table = tables["tofu"][lambda rows: rows["split"] == split].set_index("method")
     names = ["retain_prob", "retain_rouge", "ra_rouge", "wf_rouge"]
     table = table.reindex(["Original", OWN_RATE, "T3"], columns=["T", *names])
@@ -193,7 +196,8 @@ def _lost_words(tables: Tables, split: str, T: float) -> tuple[bool | None, str]
         rows = tables["worlds"].query(
             "split == @split and measure == 'mu_rouge' and method == @OWN_RATE"
         )
-        for _, row in rows.iterrows():
+        if len(rows):
+            row = rows.iloc[0]
             low, high = row["t3_low"], row["t3_high"]
             shown = f"{row['t3_less']:+.3f} ({low:+.3f} to {high:+.3f})"
             return bool(high < 0), f"; over worlds MU-ROUGE less that of T = 1: {shown}"

@@ -45,7 +45,7 @@ def findings(first: pd.DataFrame, best: pd.DataFrame, bounds: pd.DataFrame) -> s
 
 
 def untilted(v_f: float) -> float:
-    """Return the Forget Error of p itself, which nothing tilts, for a forget part this wide."""
+    """Return the Forget Error of p itself, with no classifier, where p_f has the variance v_f."""
     return float(GaussianMixture(v_f=v_f).forget_error(KNOWS_NOTHING, 1.0))
 
 

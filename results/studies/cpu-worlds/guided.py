@@ -341,7 +341,8 @@ def reading(study: Study) -> Reading:
 def guides_of(profile: profiles.Profile, grid: Grid, world: int, split: str) -> dict[str, str]:
     """Return {kind of labels: place of the model that gives them}; train those that are missing.
 
-    Without the paper's labels and those of n-grams. "pretrained": what the base started from.
+    The paper's labels and those of n-grams need none. That of "pretrained" is the model from which
+    the base's training started.
     """
     stage = profile["stage"] | ({} if profile["models"] else {"seed": world})
     found = {"pretrained": stage["start"]} if "start" in stage else {}
