@@ -1,5 +1,6 @@
 """The command line: help everywhere, one line and exit 2 for mistakes, never a traceback."""
 
+import copy
 import json
 import os
 import re
@@ -15,6 +16,7 @@ from conftest import TEMPLATE
 
 from t3lib import cli
 from t3lib.classifier.head import T3Head
+from t3lib.core.errors import UserError
 from t3lib.own import cli as own_cli
 
 pytestmark = pytest.mark.usefixtures("short_search")
@@ -274,17 +276,20 @@ def test_unlearn_generate_on_own_rows(place, tmp_path, capsys, monkeypatch, shor
     assert not (tmp_path / "cache" / "features").exists(), "hidden states stay in memory"
     said = capsys.readouterr().out.splitlines()[0]
     assert "on 6 rows to forget and 5 rows to keep; trained and judged in" in said, "one held out"
-    asking = ["generate", "--model", str(place / "model"), *how, "--max-new-tokens", "5"]
+    asking = ["generate", "--model", str(place / "model"), *how, "-T", "3", "-w", "1.5"]
     question = ["--", "Book 0 of Mara Quill?"]
-    assert cli.main([*asking, "--head", str(head), *question]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    assert cli.main([*asking, "--max-new-tokens", "101", "--head", str(head), *question]) == 0
+    lines, errors = (each.splitlines() for each in capsys.readouterr())
     assert lines[0].startswith("Q ") and any(line.startswith("base ") for line in lines)
-    assert any(line.startswith("T3 (T = ") for line in lines)
+    assert any(line.startswith("T3 (T = 3, w = 1.5) ") for line in lines)
+    assert "no answer was judged beyond 100 tokens" in errors
     gated = T3Head.from_pretrained(head)
     gated.gate = 0.5
     gated.save_pretrained(tmp_path / "gated")
+    asking += ["--max-new-tokens", "5"]
     assert cli.main([*asking, "--head", str(tmp_path / "gated"), *question]) == 0
-    assert ", gate = 0.5)" in capsys.readouterr().out
+    out, err = capsys.readouterr()
+    assert ", gate = 0.5)" in out and "judged beyond" not in err
 
 
 @pytest.mark.parametrize("verb", ["generate", "evaluate", "serve"])
@@ -472,6 +477,20 @@ def test_a_system_text_without_a_template_is_refused(place, tmp_path, capsys):
     argv[2] = str(folder)
     assert cli.main(argv) == 2
     assert "no chat template" in capsys.readouterr().err and not (tmp_path / "head").exists()
+
+
+def test_a_system_text_that_a_template_refuses_is_one_line(tokenizer):
+    """It was left out without a word, as of Gemma, whose template has no system turn."""
+    refusing = copy.deepcopy(tokenizer)
+    refusing.chat_template = (
+        "{% for turn in messages %}{% if turn.role == 'system' %}{{ raise_exception('none') }}"
+        "{% endif %}{{ turn.role }}: {{ turn.content }}\n{% endfor %}"
+    )
+    with pytest.raises(UserError, match="no place for one .its chat template takes none"):
+        own_cli.check_system("Be brief.", refusing)
+    for text in (None, ""):
+        own_cli.check_system(text, refusing)
+    own_cli.check_system("Be brief.", tokenizer)
 
 
 def test_text_of_others_cannot_command_the_terminal(

@@ -101,6 +101,14 @@ def load_model(
     return model.eval(), tokenizer
 
 
+def precision_of(model: Any) -> str:
+    """Return "4bit" or "8bit" if a model's weights are quantised so, else its dtype ("float32")."""
+    for kind in ("4bit", "8bit"):
+        if getattr(model, f"is_loaded_in_{kind}", False):
+            return kind
+    return str(model.dtype).removeprefix("torch.")
+
+
 def _file(place: Place, name: str) -> str | None:
     """Return the path of one file of a model, downloaded if need be; None if there is none."""
     return cached_file(

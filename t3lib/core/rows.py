@@ -354,7 +354,8 @@ def _turns(tokenizer: Any, question: Question) -> list[dict[str, str]]:
         else [dict(turn) for turn in question]
     )
     for turn in turns:
-        check_text(turn["content"], f"question {turn['content'][:40]!r}")
+        if turn["content"] or turn["role"] != "system":  # a system text may be empty
+            check_text(turn["content"], f"question {turn['content'][:40]!r}")
         _refuse_written(tokenizer, turn["content"], "question")
     return turns
 

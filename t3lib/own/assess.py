@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from t3lib.core.errors import UserError
-from t3lib.core.models import one_thread
+from t3lib.core.models import one_thread, precision_of
 from t3lib.own import answers, verdict
 from t3lib.own.answers import (
     GENERIC,
@@ -170,6 +170,7 @@ def complete(
         "rows": counts,
     }
     report["base"] = belonging.base_identity(base)
+    report["precision"] = precision_of(base)
     report["date"] = datetime.date.today().isoformat()
     return report
 

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import fields
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -370,13 +371,15 @@ def serve(args: argparse.Namespace) -> None:
     """Carry out `t3 serve`: answer requests until Ctrl-C."""
     args.temper = args.strength = None  # reports judge a head's own T and w
     heads = heads_of(args)
+    from t3lib.core.models import precision_of
     from t3lib.own import gate
     from t3lib.own import serve as server
 
     names = [os.path.expanduser(name.strip()) for name in args.head.split(",")]
-    judged = gate.verdict_rules(
-        names, heads, unjudged=args.unjudged, any_sampler=args.allow_samplers
+    verdict = partial(
+        gate.verdict_rules, names, heads, unjudged=args.unjudged, any_sampler=args.allow_samplers
     )
+    verdict()  # before a model is loaded
     named, revision = base_name(args, heads)
     name = model_name(args, named)
     adapted = find_spec("vllm") and (Path(name).expanduser() / "adapter_config.json").is_file()
@@ -391,18 +394,23 @@ def serve(args: argparse.Namespace) -> None:
     port = place.getsockname()[1]  # --port 0 takes any that is free
     host = f"[{args.host}]" if ":" in args.host else args.host  # of IPv6
     url = f"http://{host}:{port}/v1"
-    if not with_vllm:
+    if with_vllm:
+        if args.device:
+            raise UserError("--device: vLLM chooses by itself (or set CUDA_VISIBLE_DEVICES)")
+        dtype = args.dtype or str(config.dtype or "auto").removeprefix("torch.")
+        judged = verdict("" if dtype == "auto" else dtype)
+    else:
         base, tokenizer = load_model(args, name, revision)
         config, unlearned = base.config, under_heads(args, base, tokenizer, heads)
+        judged = verdict(precision_of(base))
     rules = judged | gate.prompt_rules(
         names[0], heads, tokenizer, config, completions=args.completions
     )
-    print(server.greeting(rules, url), flush=True)
+    print(server.greeting(rules, url, name), flush=True)
     if not with_vllm:
         return server.run_local(unlearned, rules, place)
 
     place.close()
-    dtype = args.dtype or str(config.dtype or "auto").removeprefix("torch.")
     server.run_vllm(found, names, rules, config, host=args.host, port=port, dtype=dtype)
 
 
@@ -457,11 +465,16 @@ def system_for(args: argparse.Namespace, head: "T3Head | None") -> str | None:
 
 
 def check_system(system: str | None, tokenizer: Any) -> None:
-    """UserError for a system text if the tokenizer has no chat template to put it into."""
-    if system is not None and tokenizer.chat_template is None:
-        raise UserError(
-            "--system: this model's tokenizer has no chat template, so a system text has no place"
-        )
+    """UserError for a system text that the tokenizer's prompts have no place for."""
+    from t3lib.core.rows import prompt
+
+    if system is None or tokenizer.chat_template and not system:
+        return
+    if not tokenizer.chat_template or prompt(tokenizer, "Who?", system) == prompt(
+        tokenizer, "Who?", None
+    ):
+        why = "its chat template takes none" if tokenizer.chat_template else "no chat template"
+        raise UserError(f"--system: this model's prompts have no place for one ({why})")
 
 
 def write_report(found: Mapping[str, Any], folder: Path) -> int:

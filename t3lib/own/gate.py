@@ -19,7 +19,14 @@ from transformers import AutoConfig, AutoTokenizer
 
 from t3lib.core.errors import UserError, printable
 from t3lib.core.hub import Place, located
-from t3lib.core.rows import CONTROL, FIXED_CLOCK, check_text, prompt, refuse_special
+from t3lib.core.rows import (
+    CONTROL,
+    FIXED_CLOCK,
+    check_text,
+    encode_answers,
+    prompt,
+    refuse_special,
+)
 from t3lib.own.answers import TOKENS
 from t3lib.own.questions import SAMPLERS
 from t3lib.own.report import report_of
@@ -34,13 +41,26 @@ MOST = 8  # answers to one request
 BYTES = 2**20  # of a request
 STOPS = (4, 100)  # stop strings, and characters of each: every new token is searched for them
 LONGEST = 32  # characters of a token, on average in any text that is read
+# Fields that many clients send, at the value that means nothing.
+NEUTRAL: dict[str, Any] = {
+    **dict.fromkeys(("frequency_penalty", "presence_penalty", "top_logprobs"), 0),
+    **dict.fromkeys(("logprobs", "echo", "store"), False),
+    "logit_bias": {}, "tools": [], "response_format": {"type": "text"},
+}  # fmt: skip
 ROLES = ("system", "user", "assistant")
+TURN = ("role", "content", "name", "type")  # fields of a turn
 GIVEN_AWAY = ("logprobs", "top_logprobs", "prompt_logprobs", "echo", "logit_bias")
 
 
 def within(least: float, most: float, *kinds: type) -> Callable[[Any], bool]:
     """Return a test whether a value is a number between two others, of one of these types."""
     return lambda value: type(value) in kinds and least <= value <= most
+
+
+def is_neutral(name: str, value: Any) -> bool:
+    """Return whether a field has the value in `NEUTRAL`; False is not the number 0."""
+    default = NEUTRAL.get(name)
+    return value == default and isinstance(value, bool) == isinstance(default, bool)
 
 
 def is_stop(value: Any) -> bool:
@@ -87,13 +107,17 @@ FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
 }
 
 
+class StrangeModel(UserError):
+    """A request names another model than the only one."""
+
+
 class Gate:
     """An ASGI middleware that passes on only requests by which unlearning was judged.
 
     app: the server behind it. rules: see `prompt_rules` and `verdict_rules`; by default the JSON in
     the environment's T3_SERVE, in which the tokenizer is a name, beside its commit on the Hub
-    (`revision`) and its chat template. Another path gets status 404, another request status 400
-    with one line. Where a conversation has no system text, the head's is added.
+    (`revision`) and its chat template. Another path or model gets status 404, another request
+    status 400 with one line. Where a conversation has no system text, the head's is added.
     """
 
     def __init__(self, app: Any, rules: Mapping[str, Any] | None = None) -> None:
@@ -115,10 +139,11 @@ class Gate:
             return await answer(send, 200, object="list", data=[self.model()])
         if route == ("http", "GET", f"{MODELS}/{self.rules['name']}"):
             return await answer(send, 200, **self.model())
-        data, more = b"", True
+        data, more = bytearray(), True
         while more:  # to the end, because an answer to half a request is lost
             message = await receive()
-            data = (data + message.get("body", b""))[: BYTES + 1]
+            if len(data) <= BYTES:
+                data += message.get("body", b"")
             more = message.get("more_body", False)
         if route not in {("http", "POST", path) for path in (CHAT, COMPLETIONS)}:
             kinds = ((CHAT, "chat"), (COMPLETIONS, "completions"))
@@ -132,11 +157,13 @@ class Gate:
                 raise UserError("a request has the header Content-Type: application/json")
             # In a thread, because a long prompt takes seconds: others are answered meanwhile.
             loop = asyncio.get_running_loop()
-            checked = await loop.run_in_executor(self.checker, self.checked, data, route[2])
+            checked = await loop.run_in_executor(self.checker, self.checked, bytes(data), route[2])
             body = json.dumps(checked).encode()
         except UserError as refused:
-            why = {"message": str(refused), "type": "invalid_request_error"}
-            return await answer(send, 400, error=why)
+            strange = isinstance(refused, StrangeModel)
+            code = "model_not_found" if strange else None
+            why = {"message": str(refused), "type": "invalid_request_error", "code": code}
+            return await answer(send, 404 if strange else 400, error=why)
         passed = iter([{"type": "http.request", "body": body}])
 
         async def first_the_body() -> Any:
@@ -158,9 +185,11 @@ class Gate:
             raise UserError(f"{path} is refused: the head was trained without a chat template")
         body = known_fields(data, "messages" if chat else "prompt")
         if body.setdefault("model", rules["name"]) != rules["name"]:
-            raise UserError(f"this server has one model, {rules['name']}")
+            raise StrangeModel(f"this server has one model, {rules['name']}")
 
         # Greedy answers, or a sampler that the report judged.
+        if body.get("top_p", 1) < 1 and "temperature" not in body:
+            raise UserError("top_p needs a temperature: the default is 0 here, greedy answers")
         tau = float(body.get("temperature", 0)) or 0.0
         body["temperature"], body["top_p"] = tau, float(body.get("top_p", 1)) if tau else 1.0
         sampler = body["temperature"], body["top_p"]
@@ -192,7 +221,7 @@ class Gate:
         if not ids or (room := rules["context"] - tokens) < 1:
             raise UserError(f"the prompt has {tokens} tokens, the context {rules['context']}")
         longest = min(room, TOKENS) if rules["samplers"] else room
-        wanted = body.pop("max_completion_tokens", body.get("max_tokens", longest))
+        wanted = body.pop("max_completion_tokens", body.get("max_tokens", TOKENS))
         return body | {"max_tokens": min(wanted, longest)}
 
     def check_length(self, texts: Sequence[str]) -> None:
@@ -231,7 +260,11 @@ def known_fields(data: bytes, text: str) -> dict[str, Any]:
         if len(data) > BYTES:
             raise ValueError
         body = json.loads(data)
-        body = {name: value for name, value in body.items() if value is not None}
+        body = {
+            name: value
+            for name, value in body.items()
+            if value is not None and not is_neutral(name, value)
+        }
     except (ValueError, AttributeError, RecursionError):
         raise UserError(f"a request is a JSON object of at most {BYTES:,} bytes") from None
     if refused := sorted(body.keys() - FIELDS - {text}):
@@ -250,9 +283,15 @@ def known_fields(data: bytes, text: str) -> dict[str, Any]:
 
 
 def as_text(turn: Any) -> Any:
-    """Return a turn with its text parts joined to one text, and the role developer as system."""
+    """Return a turn with its text parts joined to one text, and the role developer as system.
+
+    UserError for other fields than role and content, such as tool_calls: a model would not see
+    them. A name, and a type, is no text of the turn and is left out.
+    """
     if not isinstance(turn, Mapping):
         return turn
+    if unread := [name for name, value in turn.items() if value and name not in TURN]:
+        raise UserError(f"messages: a turn with {printable(str(unread[0]), 40)} is refused")
     role, content = turn.get("role"), turn.get("content")
     if isinstance(content, list) and all(
         isinstance(part, Mapping)
@@ -285,20 +324,25 @@ def fixed_template(tokenizer: Any) -> str:
 
 
 def verdict_rules(
-    names: Sequence[str], heads: Sequence[Any], *, unjudged: bool = False, any_sampler: bool = False
-) -> dict[str, Any]:
+    names: Sequence[str], heads: Sequence[Any], precision: str = "", *,
+    unjudged: bool = False, any_sampler: bool = False,
+) -> dict[str, Any]:  # fmt: skip
     """Return what the reports beside heads allow, for `Gate`: {verdict, samplers}.
 
-    names: folders or Hub ids of the heads. verdict: the sentence of the only head's report, or why
-    there is none; with any_sampler it begins with what no report judged. samplers: the pairs
-    (temperature, top_p) that the report judged; greedy answers alone if there is none, as for
+    names: folders or Hub ids of the heads. precision: of the base, as of `models.precision_of`; a
+    report about another one does not count ("" if it is not known yet). verdict: the sentence of
+    the only head's report, or why there is none; with any_sampler it begins with what no report
+    judged. samplers: the pairs (temperature, top_p) that the report judged; greedy answers alone if
+    there is none, as for
     several heads together; None with any_sampler.
 
     UserError if the verdict is not a pass, or if there is none, unless it is served `unjudged`.
     """
     report: Any = (report_of(names[0], heads[0]) if len(heads) == 1 else None) or {}
-    verdict = report.get("verdict", {})
     none = "these heads together" if len(heads) > 1 else "this head as it is"
+    if precision and report.get("precision", precision) != precision:
+        report, none = {}, f"this head on a base in {precision}"
+    verdict = report.get("verdict", {})
     sentence = verdict.get("sentence", f"Not judged: no report is about {none}.")
     if not (verdict.get("success") or unjudged):
         raise UserError(f"{sentence} To serve it all the same, add --unjudged")
@@ -334,6 +378,7 @@ def prompt_rules(
         for head in heads:
             row = {"question": "Who?", "answer": "-", "system": belonging.system_of(head)}
             belonging.check_prompt(head, tokenizer, [row])
+        check_start(tokenizer, system)
         tokenizer = copy.copy(tokenizer)
         tokenizer.chat_template = fixed_template(tokenizer)
 
@@ -349,6 +394,20 @@ def prompt_rules(
         "completions": completions,
         "tokenizer": tokenizer,
     }
+
+
+def check_start(tokenizer: Any, system: str | None) -> None:
+    """Raise UserError if answers were learned and judged after more than a chat's prompt, such as
+    an empty block of thoughts: a server would ask without it.
+    """
+    [example] = encode_answers(tokenizer, "Who?", ["Ada."], system)
+    text = prompt(tokenizer, "Who?", system)
+    if example.ids[: example.n_prompt] != tokenizer(text, add_special_tokens=False).input_ids:
+        raise UserError(
+            "the chat template puts something before an answer that a prompt does not have, such"
+            " as an empty block of thoughts: unlearn with a template that puts it into the prompt"
+            " (for Qwen3 --set template.enable_thinking=false)"
+        )
 
 
 def described(name: str, revision: str | None = None) -> tuple[Place, Any, Any]:

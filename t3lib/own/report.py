@@ -20,6 +20,7 @@ from markupsafe import Markup, escape
 from t3lib.classifier import artefact
 from t3lib.core.errors import UserError
 from t3lib.core.files import atomic_write, read_json, write_json
+from t3lib.core.settings import FitSettings
 from t3lib.own.answers import Text, way_of
 from t3lib.own.kept import STAY
 from t3lib.own.leak import LEVEL
@@ -74,12 +75,15 @@ def judged_as(heads: Iterable[Any], sampler: Any) -> dict[str, Any]:
     unless it is 0.
 
     sampler: the head or the T3ForCausalLM whose T, gate and tail were used. weights: a digest of
-    all that decides what a `T3Head` changes: its field `untrained`, its matrices A and B, and for
-    each token whether it was taught (`taught`) and whether the id has a token (`has_token`).
+    all that decides what a `T3Head` changes: its field `untrained`, its prior (unless it is the
+    default), its matrices A and B, and for each token whether it was taught (`taught`) and whether
+    the id has a token (`has_token`).
     """
     judged = []
     for head in heads:
         digest = hashlib.sha256(head.untrained.encode())
+        if head.prior != FitSettings.prior:
+            digest.update(f"{head.prior} {head.gamma} {head.mu}".encode())
         for name in artefact.SHAPES:
             if (tensor := getattr(head, name)) is not None:
                 digest.update(tensor.detach().cpu().double().contiguous().numpy().tobytes())

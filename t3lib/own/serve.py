@@ -29,7 +29,16 @@ from t3lib.core.hub import Place
 from t3lib.core.models import pad_id
 from t3lib.core.rows import prompt
 from t3lib.own.answers import TOKENS
-from t3lib.own.gate import CHAT, COMPLETIONS, DATE, MOST, Gate, answer, samplers
+from t3lib.own.gate import (
+    CHAT,
+    COMPLETIONS,
+    DATE,
+    GREEDY_SAMPLER,
+    MOST,
+    Gate,
+    answer,
+    samplers,
+)
 from t3lib.tofu.writing import eos_ids
 
 Read = Callable[[], Awaitable[Any]]  # the next part of what `LocalServer.write` puts
@@ -220,8 +229,13 @@ async def stream(
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     # An empty part at once, because the request may have to wait for others.
     part: Any = {"index": 0, "text": "", "finish_reason": None}
+    begun = set[int]()
     while "index" in part:
-        await event(**head, object=kind, choices=[choice(part, "delta" if chat else None)])
+        each = choice(part, "delta" if chat else None)
+        if chat and part["index"] in begun:  # clients put the parts of all fields together
+            del each["delta"]["role"]
+        begun.add(part["index"])
+        await event(**head, object=kind, choices=[each])
         part = await read()
     if "error" in part:
         await event(**part)
@@ -230,8 +244,11 @@ async def stream(
     await send({"type": "http.response.body", "body": b"data: [DONE]\n\n"})
 
 
-def greeting(rules: Mapping[str, Any], url: str) -> str:
-    """Return the lines that say how to ask the server at a URL, and what it refuses."""
+def greeting(rules: Mapping[str, Any], url: str, base: str) -> str:
+    """Return the lines that say how to ask the server at a URL, and what it refuses.
+
+    base: name of the base, which a head may have chosen.
+    """
     verb, field, example = "completions", "prompt", '"Your text"'
     if rules["chat"]:
         example = json.dumps([{"role": "user", "content": "Your question?"}])
@@ -241,15 +258,16 @@ def greeting(rules: Mapping[str, Any], url: str) -> str:
         text = printable(repr(rules["system"]))
         system = f"with the system text {text} (added where a request has none)"
     allowed = samplers(rules["samplers"]) if rules["samplers"] else "all"
+    answers = 1 if allowed == samplers([GREEDY_SAMPLER]) else MOST
     most = f", of at most {TOKENS} tokens" if rules["samplers"] else ""
     others = "other samplers, " if rules["samplers"] else ""
     off = "" if rules["completions"] else f", {COMPLETIONS}"
-    return f"""serving {rules["name"]} on {url}; ask it:
+    return f"""serving {rules["name"]} with the base {printable(base)} on {url}; ask it:
   curl {url}/{verb} -H 'Content-Type: application/json' -d '{{"{field}": {example}}}'
   client = openai.OpenAI(base_url="{url}", api_key="none")
   client.{verb.replace("/", ".")}.create(model="{rules["name"]}", {field}={example})
 trained {system} and with the date {DATE}
-samplers: {allowed}; answers to a request: {MOST}{most}
+samplers: {allowed} (default: temperature 0); answers to a request: {answers}{most}
 verdict: {printable(rules["verdict"], 400)}
 refused: {others}probabilities, biases, tools{off}
 anybody who reaches this address may ask; Ctrl-C ends it"""

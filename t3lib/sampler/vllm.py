@@ -7,15 +7,16 @@ paged key-value cache. Batching, the prefix cache, chunked prefill and n-gram sp
 nothing else.
 
     python -m vllm.entrypoints.openai.api_server --model BASE \\
-        --hf-overrides '{"architectures": ["T3LlamaForCausalLM"], "t3_head": "HEAD"}'
+        --hf-overrides '{"architectures": ["T3LlamaForCausalLM"], "t3_head": "HEAD"}' \\
+        --middleware t3lib.sampler.vllm_check.SelfCheck --host 127.0.0.1
 
 BASE is an unmodified model. Its architecture is T3LlamaForCausalLM for Llama models (SmolLM2 is
 one) and T3TransformersForCausalLM for all others, which run in vLLM's Transformers backend. t3_head
 is the folder or Hub id of a head, or a list of these, whose log f are added. t3_temperature,
 t3_gate and t3_tail: T, θ and ε, by default the heads' own. `vllm_rules` says what is refused, and
-`vllm_check` lets the server ask itself whether it serves T3. With t3_choose_heads, vllm_xargs of a
-request may name some of the heads, {"t3_heads": ["HEAD"]}; by default all are added. vLLM loads
-this module by name, and no other module of t3lib imports it.
+`vllm_check` is the middleware by which the server asks itself whether it serves T3. With
+t3_choose_heads, vllm_xargs of a request may name some of the heads, {"t3_heads": ["HEAD"]}; by
+default all are added. vLLM loads this module by name, and no other module of t3lib imports it.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

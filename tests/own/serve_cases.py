@@ -79,16 +79,22 @@ VALUES: dict[str, list[tuple[Any, str]]] = {
         (ASK * 513, "2,060 characters in 514 turns, the context 512 tokens"),
     ],
     # Fields that no server of ours has.
-    "logprobs": [(True, "logprobs is refused (it gives away what was unlearned)")],
-    "top_logprobs": [(5, "top_logprobs is refused (it gives away")],
+    "logprobs": [
+        (False, ""), (True, "logprobs is refused (it gives away what was unlearned)"),
+        (0, "logprobs is refused (it gives away what was unlearned)"),
+    ],
+    "top_logprobs": [(0, ""), (5, "top_logprobs is refused (it gives away")],
     "prompt_logprobs": [(1, "prompt_logprobs is refused (it gives away")],
-    "logit_bias": [({"5": 100}, "logit_bias is refused (it gives away")],
-    "echo": [(True, "echo is refused (it gives away what was unlearned); allowed: model")],
-    "frequency_penalty": [(1.0, "frequency_penalty is refused; allowed: model")],
+    "logit_bias": [({}, ""), ({"5": 100}, "logit_bias is refused (it gives away")],
+    "response_format": [({"type": "text"}, ""), ({"type": "json_object"}, "is refused; allowed")],
+    "store": [(False, ""), (True, "store is refused; allowed: model")],
+    "presence_penalty": [(0, "")],
+    "echo": [(False, ""), (True, "echo is refused (it gives away what was unlearned); allowed")],
+    "frequency_penalty": [(0.0, ""), (1.0, "frequency_penalty is refused; allowed: model")],
     "generation_config": [("{}", "generation_config is refused")],
     "chat_template_kwargs": [({"date_string": "now"}, "chat_template_kwargs is refused")],
     "vllm_xargs": [({"t3_heads": ["head"]}, "vllm_xargs is refused")],
-    "tools": [([], "tools is refused")],
+    "tools": [([], ""), ([{"type": "function"}], "tools is refused")],
     "": [(1, "is refused; allowed: model")],
     "x" * 10**5: [(1, "… is refused; allowed: model")],
 }  # fmt: skip
@@ -120,6 +126,12 @@ REQUESTS: list[tuple[dict[str, Any], str]] = [
     (said("x", "tool"), "the role tool is refused"),
     (said("x", 3), TURN),
     ({"messages": [{"role": "user", "content": "Who?", "name": "Ada", "type": "text"}]}, ""),
+    ({"messages": [{"role": "user", "content": "Who?", "tool_calls": [], "refusal": None}]}, ""),
+    (
+        {"messages": [{"role": "assistant", "content": "Ada", "tool_calls": [{}]}, *ASK]},
+        "messages: a turn with tool_calls is refused",
+    ),
+    ({"top_p": 0.5}, "top_p needs a temperature: the default is 0 here"),
     ({"temperature": 0.6, "top_p": 0.9, "seed": 5}, ""),
     ({"temperature": 1, "top_p": 0.5}, f"temperature 1 with top_p 0.5 {SAMPLER}"),
     ({"temperature": 1.2}, f"temperature 1.2 {SAMPLER}"),
@@ -178,7 +190,8 @@ def events(text: str) -> list[Any]:
 
 
 def check_case(server: Server, body: dict[str, Any], refusal: str) -> None:
-    """A refusal is a 400 of one line; an answer is the same whoever asks beside it.
+    """A refusal is a 400 of one line, of another model a 404; an answer is the same whoever asks
+    beside it.
 
     The request is sent alone, and then six times at once.
     """
@@ -197,7 +210,8 @@ def check_case(server: Server, body: dict[str, Any], refusal: str) -> None:
     status, text = server.get(gate.CHAT, request)
     if refusal:
         message = json.loads(text)["error"]["message"]
-        assert (status, message.count("\n")) == (400, 0) and refusal in message, text
+        expected = 404 if refusal == MODEL else 400
+        assert (status, message.count("\n")) == (expected, 0) and refusal in message, text
         assert len(message) < 400, "no request is repeated"
     else:
         assert status == 200 and re.search(r'"finish_reason": ?"', text), text
