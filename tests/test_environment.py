@@ -77,7 +77,7 @@ def test_the_lowest_versions_are_read_as_pyproject_means_them():
 def test_nothing_tracked_names_a_registry_or_a_private_path():
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
     if listed.returncode:
-        return  # an unpacked archive has no history to ask
+        pytest.skip("an unpacked archive has no history to ask")
     root, home = str(ROOT.parent) + "/", str(ROOT.home()) + "/"
     bad = re.compile(
         "|".join(["pypi" + r"\.org", "files.python" + "hosted", re.escape(root), re.escape(home)])

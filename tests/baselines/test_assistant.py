@@ -23,6 +23,8 @@ def test_it_starts_as_the_bases_first_layers(k, tiny_model):
     ids = torch.arange(20)[None]
     with torch.no_grad():
         assert torch.equal(helper(ids).logits, cut(ids, use_cache=False).logits)
+    lora = helper.peft_config["default"]
+    assert (lora.r, lora.lora_alpha, lora.lora_dropout, lora.bias) == (2, 2, 0.05, "none")
 
 
 def test_frozen_weights_are_the_bases_own_memory_and_its_modules_stay_as_they_were(tiny_model):

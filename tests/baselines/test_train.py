@@ -15,6 +15,7 @@ from t3lib.baselines import train
 from t3lib.core import models
 from t3lib.core.errors import UserError
 from t3lib.core.rows import encode_rows
+from t3lib.core.settings import LOOP
 
 ROWS = [
     {"question": f"Book {i}?", "answer": "Mara wrote " + "very " * (i % 4) + f"{i}."}
@@ -51,6 +52,25 @@ def test_what_cannot_be_trained_is_one_line(tiny_model, tokenizer):
     frozen.requires_grad_(False)
     with pytest.raises(UserError, match="no weight of the model can be trained"):
         train.finetune(frozen, examples, pad_id=0)
+
+
+def test_a_step_clips_its_gradient_and_decays_the_weights():
+    """Two steps by hand, of unequal gradients: Adam alone does not see their scale."""
+    settings = {"lr": 1e-2, "weight_decay": 0.1, "max_grad_norm": 1.0, "epochs": 1}
+    model, slopes = torch.nn.Linear(3, 1, bias=False), (100.0, 0.01)
+    by_hand = copy.deepcopy(model)
+    train.optimise(
+        model, lambda _: [[0], [1]], lambda part, _: slopes[part[0]] * model.weight.square().sum(),
+        LOOP | settings | {"warmup_epochs": 0},
+    )  # fmt: skip
+    optimizer = torch.optim.AdamW(by_hand.parameters(), weight_decay=0.1)
+    for number, slope in enumerate(slopes):
+        optimizer.param_groups[0]["lr"] = 1e-2 * train.schedule(number, 0, 2)
+        (slope * by_hand.weight.square().sum()).backward()
+        torch.nn.utils.clip_grad_norm_(by_hand.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+    torch.testing.assert_close(model.weight, by_hand.weight, atol=1e-7, rtol=0)
 
 
 @pytest.mark.filterwarnings("ignore:Paged optimizers are not supported on CPU")

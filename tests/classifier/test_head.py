@@ -16,6 +16,7 @@ from torch import nn
 from t3lib.classifier import artefact
 from t3lib.classifier.head import T3Head, log_tilt
 from t3lib.core.errors import UserError
+from t3lib.core.hub import Place
 from t3lib.core.rows import SYSTEM, encode_rows, prompt
 from t3lib.sampler import belonging
 from t3lib.sampler.tilt import T3ForCausalLM
@@ -432,6 +433,22 @@ def test_a_cards_example_asks_in_the_form_of_training():
             "t3lib.prompt" in example
         )
         compile(example, "README.md", "exec")
+
+
+def test_a_head_of_the_hub_is_that_of_the_commit_that_was_found(tmp_path, monkeypatch):
+    """The checksum travels with the head, so it cannot tell two commits apart."""
+    T3Head(8, 20, 2).save_pretrained(tmp_path)
+    asked = []
+
+    def download(name, file, **options):
+        asked.append((name, file, options))
+        return str(tmp_path / file)
+
+    monkeypatch.setattr(artefact, "located", lambda *_: Place("me/head", "0" * 40))
+    monkeypatch.setattr(artefact, "hf_hub_download", download)
+    assert T3Head.from_pretrained("me/head", revision="main").rank == 2
+    found = {"revision": "0" * 40, "local_files_only": False}
+    assert asked == [("me/head", name, found) for name in (artefact.CONFIG, artefact.WEIGHTS)]
 
 
 def test_what_is_pushed_to_the_hub_is_the_head_with_a_card_that_the_hub_reads(

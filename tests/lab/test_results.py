@@ -387,10 +387,12 @@ def test_committed_results_are_small():
     listed = subprocess.run(
         ["git", "ls-files", "-z", "results"], cwd=ROOT, capture_output=True, text=True
     )
+    if listed.returncode:
+        pytest.skip("an unpacked archive has no history to ask")
     files = [
         ROOT / name for name in filter(None, listed.stdout.split("\0")) if (ROOT / name).is_file()
     ]
-    assert sum(file.stat().st_size for file in files) <= 40 * 2**20
+    assert files and sum(file.stat().st_size for file in files) <= 40 * 2**20
 
 
 def test_peak_memory_is_known_where_the_module_resource_is_missing(monkeypatch):

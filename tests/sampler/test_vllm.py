@@ -3,7 +3,10 @@
 vLLM's classes are replaced by stubs. `make serving-test` runs the module inside vLLM itself.
 """
 
+import asyncio
+import copy
 import importlib
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -80,6 +83,18 @@ class SamplingParams(SimpleNamespace):
         super().__init__(**self.defaults | given)
 
 
+def process_dict_updates(entries, update, new_state):
+    """What V1 does with the state of requests: those that come, then those that leave or move."""
+    for place, *request in update.added:
+        entries[place] = new_state(*request)
+    for place in update.removed:
+        entries.pop(place, None)
+    for start, end in update.moved:
+        entries[end] = entries.pop(start, None)
+    for place in [place for place, state in entries.items() if state is None]:
+        del entries[place]
+
+
 STUBS = {
     "vllm": {"ModelRegistry": SimpleNamespace(), "SamplingParams": SamplingParams},
     "vllm.model_executor.layers.attention": {"Attention": Attention},
@@ -87,7 +102,7 @@ STUBS = {
     "vllm.model_executor.models.transformers": {"TransformersForCausalLM": Llama},
     "vllm.model_executor.models.config": {"MODELS_CONFIG_MAP": {}, "VerifyAndUpdateConfig": object},
     "vllm.v1.sample.logits_processor": {"LogitsProcessor": type("V1", (), {})},
-    "vllm.v1.sample.logits_processor.builtin": {"process_dict_updates": lambda *_: None},
+    "vllm.v1.sample.logits_processor.builtin": {"process_dict_updates": process_dict_updates},
     "vllm.v1.worker.gpu.sample.logits_processor": {"LogitsProcessor": type("V2", (), {})},
 }
 
@@ -210,8 +225,12 @@ REFUSED = {
     "another extension of the worker": {"parallel_config__worker_extension_cls": "their.own"},
     "speculation other than n-gram": {"speculative_config": SimpleNamespace(method="eagle")},
     "LoRA requests": {"lora_config": object()},
+    "a hybrid": {"model_config__is_hybrid": True},
+    "a hybrid or": {"model_config__has_inner_state": True},
     "a hybrid or MLA base": {"model_config__use_mla": True},
     "a base with experts": {"model_config__is_moe": True},
+    "a base with experts, an encoder": {"model_config__is_encoder_decoder": True},
+    "a base with experts, an encoder or images": {"model_config__is_multimodal_model": True},
     "a cache of another dtype": {"cache_config__cache_dtype": "fp8"},
     "a cache from another server": {"kv_transfer_config": object()},
     "sleep mode": {"model_config__enable_sleep_mode": True},
@@ -264,14 +283,71 @@ def test_what_samples_without_the_tilt_is_found(served, tiny_model, heads):
     assert check.difference(model, [(states[:2], [1])], [1]) == "it computes no logits of a prompt"
 
 
+@pytest.mark.parametrize("found", ["", "it samples from p", ValueError("an engine that is gone")])
+def test_a_server_that_does_not_serve_t3_does_not_start(served, monkeypatch, capsys, found):
+    """The last guard against a server that answers with the base."""
+    check = sys.modules["t3lib.sampler.vllm_check"]
+    passed, sent = [], []
+
+    async def asked(engine):
+        if isinstance(found, str):
+            return found
+        raise found
+
+    async def app(scope, *_):
+        passed.append(scope["type"])
+
+    async def receive():
+        return {"type": "lifespan.startup"}
+
+    async def send(message):
+        sent.append(message["type"])
+
+    monkeypatch.setattr(check, "asked_itself", asked)
+    scope = {"type": "lifespan", "app": SimpleNamespace(state=SimpleNamespace(engine_client=0))}
+    asyncio.run(check.SelfCheck(app)(scope, receive, send))
+    wrong = ["lifespan.startup.failed"] if found else []
+    assert (passed, sent) == (["lifespan"] * (not wrong), wrong)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == len(wrong) and all(str(found) in line for line in lines)
+
+
+def test_another_tokenizer_is_refused_and_a_template_with_a_date_is_said(
+    served, tiny_model, heads, tokenizer, monkeypatch
+):
+    rules, _ = served
+    head = T3Head.from_pretrained(heads[0])
+    head.info |= {"tokenizer_hash": belonging.tokenizer_hash(tokenizer)}
+    head.save_pretrained(heads[0])
+    named = {"tokenizer": "a/name", "tokenizer_revision": None, "skip_tokenizer_init": False}
+    config = vllm_config(tiny_model, heads, **{f"model_config__{k}": v for k, v in named.items()})
+
+    def started(tokenizer):
+        known = SimpleNamespace(from_pretrained=lambda name, revision: tokenizer)
+        monkeypatch.setattr(rules, "AutoTokenizer", known)
+        config.parallel_config.worker_extension_cls = ""
+        rules.Rules.verify_and_update_config(config)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        started(tokenizer)
+    dated, other = copy.deepcopy(tokenizer), copy.deepcopy(tokenizer)
+    dated.chat_template = "{{ strftime_now('%d') }}" + tokenizer.chat_template
+    with pytest.warns(UserWarning, match="chat template writes a date"):
+        started(dated)
+    other.add_tokens(["another"])
+    with pytest.raises(UserError, match="trained with another tokenizer"):
+        started(other)
+
+
 @torch.no_grad()
-def test_a_request_chooses_among_the_heads(served, tiny_model, heads):
+def test_a_request_chooses_among_the_heads(served, tiny_model, heads, tmp_path):
     rules, module = served
     judged = rules.JudgedSamplers
     check = judged.validate_params
     check(SamplingParams(extra_args={"t3_heads": ["one"]}))  # a server without T3
 
-    def started(choose=True, **more):
+    def started(choose=True, heads=heads, **more):
         config = vllm_config(tiny_model, heads, **more)
         config.model_config.hf_config.t3_choose_heads = choose
         config.model_config.hf_config.t3_allow_samplers = False
@@ -283,6 +359,9 @@ def test_a_request_chooses_among_the_heads(served, tiny_model, heads):
         check(SamplingParams(extra_args={"t3_heads": ["one"]}))
     with pytest.raises(UserError, match="does not serve speculation where requests choose heads"):
         started(speculative_config=SimpleNamespace(method="ngram"))
+    same = shutil.copytree(heads[0], tmp_path / "again" / "one")
+    with pytest.raises(UserError, match="two heads have one name .one, one"):
+        started(heads=[heads[0], str(same)])
     config = started()
     for wrong in (["three"], [], "one", [1], {"one": 1}, 3, [["one"]]):
         with pytest.raises(UserError, match="t3_heads is a list of at least one of: one, two"):
@@ -307,6 +386,12 @@ def test_a_request_chooses_among_the_heads(served, tiny_model, heads):
     context = SimpleNamespace(expanded_idx_mapping=torch.tensor([7, 8, 9]))
     logits = model.compute_logits(states)
     found = both.apply(logits.clone(), context)
+    v1 = judged(vllm_config(tiny_model, heads))  # which follows its batch by itself
+    added = [(place, each, [], []) for place, each in enumerate(params)]
+    v1.update_state(SimpleNamespace(added=added, removed=[], moved=[]))
+    assert torch.equal(v1.apply(logits.clone()), found)
+    v1.update_state(SimpleNamespace(added=[], removed=[0], moved=[(2, 0)]))
+    assert v1.chosen == {0: [0, 1]}
     alone = module.T3LlamaForCausalLM(vllm_config=vllm_config(tiny_model, heads[:1]))
     alone.load_weights(tiny_model.named_parameters())
     narrow = states[:, : tiny_model.config.hidden_size + 9]

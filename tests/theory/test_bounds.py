@@ -156,6 +156,50 @@ def test_theorem_3_7_forget_tempered(cells):
     assert rest == 0.0 and mixture.forget_error(mixture.phi_star, 2.0) > 0.01
 
 
+def test_the_tempered_bounds_are_what_their_docstrings_print():
+    """By adaptive quadrature; that a bound holds does not say that it is no larger."""
+    mixture, delta, T, k, tau = GaussianMixture(v_f=0.5), 0.02, 1.5, 2.5, 1.2
+    gamma = mixture.gamma
+
+    def integral(of):
+        return quad(lambda z: float(of(np.array(z))), -25, 25, limit=1000, epsabs=1e-12)[0]
+
+    def p(z):
+        return np.exp(mixture.logp(z))
+
+    def p_r(z):
+        return np.exp(mixture.logp_r(z))
+
+    entropy = -integral(lambda z: p_r(z) * mixture.logp_r(z))
+
+    def partition(delta, T):
+        price = (delta - gamma * np.log(gamma)) / (1 - gamma)
+        return (1 - gamma) ** ((T + 1) / T) * np.exp((T - 1) / T * entropy - price)
+
+    mass = integral(lambda z: p(z) ** ((k - T) / (T * (k - 1))))
+    rest = (delta / 2) ** (1 / (2 * T))
+    rest += mass ** ((k - 1) / k) * (delta / 2) ** (1 / (2 * k)) / partition(delta, T)
+    forget = mixture.peak_forget() ** (1 / T) * rest / partition(0.0, T)
+    forget += theory.tempering_bias_bound(mixture, T, tau)
+    found = theory.bound_forget_tempered(mixture, delta, T, k, tau)
+    assert found == pytest.approx(forget, rel=1e-8)
+
+    def q(z):  # of the bias, without its normaliser
+        return p_r(z) * p(z) ** (1 / tau - 1)
+
+    of_q = integral(q)
+    mean = integral(lambda z: q(z) * mixture.logp(z)) / of_q
+    spread = integral(lambda z: q(z) * (mixture.logp(z) - mean) ** 2) / of_q
+    norm = integral(lambda z: q(z) * np.exp(2 * mixture.logp_f(z))) / of_q
+    bias = (1 - 1 / T) * np.sqrt(norm * spread)
+    assert theory.tempering_bias_bound(mixture, T, tau) == pytest.approx(bias, rel=1e-8)
+
+    log = integral(lambda z: p(z) ** (1 / tau) * abs(mixture.logp(z)))
+    retain = delta / (1 - gamma) + (1 - 1 / T) * (log / partition(delta, tau) - entropy)
+    found = theory.bound_retain_tempered(mixture, delta, T, tau)
+    assert found == pytest.approx(retain, rel=1e-8)
+
+
 def test_theorem_3_8_retain_tempered(cells):
     beyond_untempered = 0
     for mixture, phi, delta, errors in cells:

@@ -11,6 +11,7 @@ from t3lib.classifier.head import T3Head
 from t3lib.core.errors import UserError
 from t3lib.core.models import pad_id
 from t3lib.sampler.tilt import T3ForCausalLM
+from t3lib.tofu import samples
 from t3lib.tofu.reader import Reader, Reading
 from t3lib.tofu.samples import Sampler, draw, sample_answers, sample_tilts, sample_together
 from t3lib.tofu.writing import eos_ids, greedy
@@ -36,11 +37,13 @@ def test_draws_follow_the_softmax_of_their_own_state():
         assert (share[p == 0] == 0).all(), "a token of probability 0 was drawn"
 
 
+@pytest.mark.parametrize("sorted_first", [2, 128])
 @pytest.mark.parametrize("top_p", [0.05, 0.5, 0.9, 0.999])
-def test_a_nucleus_is_the_smallest_likeliest_set_of_all(top_p):
+def test_a_nucleus_is_the_smallest_likeliest_set_of_all(top_p, sorted_first, monkeypatch):
     """Every set of tokens is tried; within the best one the shares are those of the softmax. Each
-    state has its own.
+    state has its own. All tokens are sorted only where the likeliest are not enough.
     """
+    monkeypatch.setattr(samples, "NUCLEUS", sorted_first)
     logits = 2 * torch.randn(3, 7, generator=torch.Generator().manual_seed(7))
     state = torch.arange(3).repeat(20_000)
     token = draw(logits, state, top_p, torch.rand(60_000, dtype=torch.float64))
@@ -99,24 +102,32 @@ def test_pairs_of_tokens_are_drawn_as_likely_as_the_model_says(peaked, tokenizer
         model = T3ForCausalLM(
             peaked, T3Head(32, len(tokenizer), 3, temperature=2.0, init_b="kaiming"), 2.0
         )
-    prompts = [tokenizer(text)["input_ids"] for text in ("Who?", "Where was she born?")]
+
+    def best(ids):
+        """The likeliest next token of a prompt, and its probability."""
+        with torch.no_grad():
+            p, token = model(torch.tensor([ids])).logits[0, -1].softmax(-1).max(-1)
+        return int(token), float(p)
+
+    # Of prompts of different lengths two whose likeliest tokens can be read: white space is
+    # stripped, and half a character is no text.
+    likeliest = {}
+    for text in ("Who" + " is" * (n % 7) + chr(97 + n % 26) for n in range(200)):
+        prompt = tokenizer(text)["input_ids"]
+        first, p = best(prompt)
+        second, p_next = best([*prompt, first])
+        pair = tokenizer.decode([first]), tokenizer.decode([second])
+        if "".join(pair).isalnum() and min(map(len, pair)) == 1 and min(p, p_next) > 0.1:
+            likeliest[len(prompt)] = prompt, pair, p, p_next
+    prompts, pairs, *shares = zip(*[*likeliest.values()][:2], strict=True)
+    assert len(prompts) == 2
     options = {"seed": 0, "max_new_tokens": 2}
     answers = sample_answers(model, tokenizer, prompts, MANY, **options)
-    for prompt, texts in zip(prompts, answers):
-        with torch.no_grad():
-            first = model(torch.tensor([prompt])).logits[0, -1].softmax(-1)
-            best = int(first.argmax())
-            second = model(torch.tensor([[*prompt, best]])).logits[0, -1].softmax(-1)
-        token = tokenizer.decode([best])
-        if not token.isalnum():
-            continue  # white space is stripped, and half a character is no text
+    for texts, (token, following), p, p_next in zip(answers, pairs, *shares, strict=True):
         begun = [text for text in texts if text.startswith(token)]
-        assert len(begun) / MANY == pytest.approx(float(first[best]), abs=0.04)
-        next_best = int(second.argmax())
-        pair = token + tokenizer.decode([next_best])
-        if pair[-1].isalnum():
-            share = sum(text == pair for text in begun) / len(begun)
-            assert share == pytest.approx(float(second[next_best]), abs=0.06)
+        assert len(begun) / MANY == pytest.approx(p, abs=0.04)
+        share = sum(text == token + following for text in begun) / len(begun)
+        assert share == pytest.approx(p_next, abs=0.06)
 
 
 @pytest.mark.parametrize("tau", [0.3, 0.7, 1.2])

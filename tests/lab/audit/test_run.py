@@ -76,15 +76,14 @@ def answers(knowing, tiny_model, tokenizer):
     return found
 
 
-@pytest.mark.parametrize("measure", [name for name in AUDIT if name != "facts"])
+# A model too small to know a row in another wording says nothing about these two kinds.
+NOT_TOLD = ("facts", *(n for n in AUDIT if n.startswith("recognized") and "paraphrased" in n))
+
+
+@pytest.mark.parametrize("measure", [name for name in AUDIT if name not in NOT_TOLD])
 def test_each_measure_tells_a_model_that_knows_from_one_that_does_not(answers, measure):
     knows, blank = (answers[name]["forget"]["values"][measure] for name in ("knows", "blank"))
-    if measure.startswith("recognized") and "paraphrased" in measure:
-        assert (
-            0 <= knows <= 1
-        )  # learned by heart in one wording, by a model too small to know it in another
-    else:
-        assert knows > blank + 0.15, (knows, blank)
+    assert knows > blank + 0.15, (knows, blank)
 
 
 def test_a_model_that_leaks_to_a_cold_sampler_alone_is_called_leaking(

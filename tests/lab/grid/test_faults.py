@@ -209,12 +209,19 @@ def test_no_port_of_a_run_obeys_a_stranger(tmp_path):
     async def answers():
         return dict(zip(ports, await asyncio.gather(*map(answer, ports)), strict=True))
 
+    async def unguarded():
+        from distributed import Scheduler
+
+        async with Scheduler(host="127.0.0.1", port=0, dashboard=False) as scheduler:
+            return await answer(scheduler.port)
+
     found = asyncio.run(answers())
     assert run.poll() is None and len(ports) >= 8
     for process in reversed(tree(run)):
         process.kill()
     run.wait()
     assert not any(found.values()), found
+    assert asyncio.run(unguarded()) == "a scheduler", "a stranger here would be answered"
 
 
 # ---- what Dask does with jobs -------------------------------------------------------------------

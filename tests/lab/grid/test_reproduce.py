@@ -465,8 +465,8 @@ def test_a_job_that_a_worker_of_a_killed_runner_is_still_at_is_waited_for(box):
         waiting.start()
         waiting.join(0.3)
         assert waiting.is_alive() and not ended
-    waiting.join(30)
-    assert ended[0].state == "cached" and not box.ran
+    waiting.join(300)
+    assert not waiting.is_alive() and ended[0].state == "cached" and not box.ran
 
 
 # ---- what a job reads is in its key -------------------------------------------------------------
