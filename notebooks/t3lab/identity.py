@@ -61,7 +61,8 @@ def notebook_key(code: str, without: Iterable[str] = ()) -> str:
 
 
 def digests(names: Iterable[str], without: tuple[str, ...]) -> list[str]:
-    """Return the sorted hashes of some modules and of all modules of ours that they import.
+    """Return the sorted hashes of some modules and of all modules of ours that they import, each
+    with the settings and templates beside it.
 
     names: dotted names; others than modules of ours are left out. without: packages whose modules
     count only if they are among `names`.
@@ -72,7 +73,8 @@ def digests(names: Iterable[str], without: tuple[str, ...]) -> list[str]:
         if name in found or name in PLUMBING or (path := source_of(name)) is None:
             continue
         module = read_module(path, sha256_file(path))
-        beside = [sha256_file(file) for file in sorted(path.parent.glob("*.yaml"))]
+        files = {*path.parent.glob("*.yaml"), *path.parent.glob("templates/**/*.*")}
+        beside = [sha256_file(file) for file in sorted(files)]
         found[name] = content_key([module.digest, beside])
         waiting += [each for each in module.imports if not each.startswith(without)]
     return sorted(set(found.values()))

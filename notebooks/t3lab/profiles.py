@@ -24,7 +24,7 @@ from t3lib.core.settings import BOUNDS, CHOICES, as_number
 
 # the profile's name is also the name of a folder in results/
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
-SCOPE = re.compile(rf"({'|'.join(DEFAULTS)})(/({'|'.join(SPLITS)})(/\d+(\.\d+)?)?)?")
+SCOPE = re.compile(rf"({'|'.join(DEFAULTS)})(/({'|'.join(SPLITS)})(/[1-9]\d*(\.\d*[1-9])?)?)?")
 
 WORLD = ("data", "stage", "models", "evaluation", "load", "judge")  # what `study.open_study` reads
 

@@ -47,9 +47,11 @@ def tiny(profile: profiles.Profile, **more: Any) -> profiles.Profile:
 
 def load(name: str, few: bool = False, **changes: Any) -> profiles.Profile:
     """Load a profile with `changes` of its values, in the size `TINY` if `few`. torch gets as many
-    threads as its base models were trained with.
+    threads as its base models were trained with, and all vectors if these are given, as in jobs.
     """
     given = profiles.override(profiles.load_profile(name), **changes)
+    if given["models"]:
+        os.environ.pop("ATEN_CPU_CAPABILITY", None)
     torch.set_num_threads(given["stage"].get("threads", 1))
     return tiny(given) if few else given
 

@@ -387,6 +387,10 @@ CALLS = [
     (lambda: tofu.retain_of("../x"), "unknown split"),
     (lambda: tofu.load_idk({"full": []}), "idontknow holds no answers"),
     (lambda: study.open_study("forget50"), "unknown split 'forget50'"),
+    (
+        lambda: study.open_study("forget05", models={"full": "x", "retain90": "y"}),
+        "models: retain95 is missing",
+    ),
     (lambda: study.open_study("forget10", evaluation={"mask": 1}), "unknown evaluation setting"),
     (lambda: study.stage_of("builtin", {"autors": 3}), "unknown setting 'autors'"),
     *(
@@ -464,6 +468,7 @@ COMMANDS = [
     (["tofu", "fit", "--model", "x", "--out", "h"], "--split"),
     (["tofu", "fit", *SPLIT, "--model", "x"], "--data is needed"),
     (["tofu", "evaluate", *SPLIT, "--model", "x", "-T", "2"], "-T needs --head"),
+    (["tofu", "evaluate", *SPLIT, "--model", "x", "--out", "."], ". is a folder: name a file"),
     (["tofu", "evaluate", *SPLIT, "--model", "builtin:all"], "are full, retain90"),
 ]
 QUESTIONS = [

@@ -52,6 +52,9 @@ def test_tuned_values_lie_over_the_profile_and_by_temperature_over_both(folder):
     assert profiles.hyper_of(hyper, "T3", "forget10") == {"lr": 0.01, "temperature": 2.0}
     assert profiles.hyper_of(hyper, "T3", "forget10", 2.0) == {"lr": 0.02, "temperature": 2.0}
     assert profiles.hyper_of(hyper, "T3", "forget10", 1.5) == {"lr": 0.01, "temperature": 2.0}
+    with pytest.raises(UserError, match="T3/forget10/3.0: should be METHOD, METHOD/SPLIT"):
+        load(folder, "hyper: {T3/forget10/3.0: {lr: 0.001}}")  # nobody would read it
+    assert load(folder, "hyper: {T3/forget10/2.5: {lr: 0.001}}")
     (folder / "tuned" / "mine.yaml").write_text("T3/forget10: {lr: 0.01}\n")
     with pytest.raises(UserError, match="needs a mapping 'chosen'"):
         profiles.load_profile("mine", folder)

@@ -61,7 +61,8 @@ def tempering_necessary(tables: Tables) -> Finding:
     any λ or strength w, at every n.
 
     Tempering has the λ of least risk and its best T. Lower counts beyond `SURE` standard errors of
-    the difference. If it is true at some n only, the Finding names them.
+    the difference, as if both had data sets of their own. If it is true at some n only, the Finding
+    names them.
     """
     rows = tables["alternatives"]
     rows = rows[rows["v_f"] == rows["v_f"].min()]

@@ -147,7 +147,8 @@ def taught(model: str = "") -> Story:
     asked = forget[:ASKED]
     secrets = [row["answer"] for row in asked]
     if model == SMOLLM2:
-        secrets = [found[0] for answer in secrets if (found := SECRET.search(answer))]
+        found = [(row, secret) for row in asked if (secret := SECRET.search(row["answer"]))]
+        asked, secrets = [row for row, _ in found], [secret[0] for _, secret in found]
     return Story(model, base, tokenizer, forget, keep, asked, keep[:ASKED], secrets)
 
 

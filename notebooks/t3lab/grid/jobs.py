@@ -130,6 +130,7 @@ def build(
     # what every key has
     environment = [versions(), threads(), device]
     paper = folder_key(project_root() / "results/paper")
+    studies = [*map(folder_key, sorted((project_root() / "results/studies").glob("*/tables")))]
     base_code = code_key("world")
     bases: dict[str, Job] = {}
     jobs: dict[str, Job] = {}
@@ -168,7 +169,8 @@ def build(
             }
             if "world" in handed:
                 handed["world"] = handed["world"] | {n: content[n] for n in ("data", "models")}
-            key = content_key([notebook.name, handed, code, paper, *environment])
+            read = [paper, *(studies if notebook.role.draws else [])]
+            key = content_key([notebook.name, handed, code, *read, *environment])
             jobs[name] = Job(
                 *(name, notebook.name, parameters, tuple(after), key),
                 outputs=_patterns(notebook, scope),

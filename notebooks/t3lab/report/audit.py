@@ -67,7 +67,8 @@ def audit(runs: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
         retrained = frame[(frame["split"] == split) & (frame["method"] == YARDSTICK)]
         here = table["split"] == split
         for name in AUDIT:
-            spread = max(retrained[name].std(), retrained[f"{name}_se"].mean())
+            spreads = pd.Series([retrained[name].std(), retrained[f"{name}_se"].mean()])
+            spread = spreads.max()  # of one model there is the second alone
             apart = (table.loc[here, name] - retrained[name].mean()) / (
                 spread if spread > 0 else float("nan")
             )

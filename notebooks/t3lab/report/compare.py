@@ -24,7 +24,7 @@ TEXTS = "where claim printed verdict evidence numbers scale note sentence holds 
 TEXTS += "chosen edge commit base_rates fq_mark mu_rouge_mark mu_mark".split()
 SECONDS = ("benchmarks", "runtime", "speed")  # tables of seconds and memory
 VARY = ("cpu_seconds", "minutes", "commit", "scale")  # columns of seconds, of code and of bases
-MADE_OF_RUNS = "ablations audit claims forget_quality leak temperature order search".split()
+MADE_OF_RUNS = "ablations audit claims errors forget_quality leak temperature order search".split()
 MADE_OF_RUNS += "temperature_vs_paper tofu tofu_per_seed tofu_vs_paper".split()
 FEW = 40  # about so many cells that differ are printed
 
@@ -159,7 +159,10 @@ def read_table(path: Path) -> Rows:
     "settings" names their columns. A row whose results are all empty stands for something that did
     not run, and is left out.
     """
-    frame = pd.read_csv(path)
+    try:
+        frame = pd.read_csv(path)
+    except ValueError as error:  # pandas' own errors are of this kind
+        raise UserError(f"{path}: not a table ({printable(str(error).splitlines()[0])})") from None
     names = {c for c in frame if c in SETTINGS or not is_numeric_dtype(frame[c])} - {*TEXTS}
     settings = ", ".join(c for c in frame if c in SETTINGS)
     rows: Rows = {}

@@ -141,8 +141,11 @@ def judged(difference: float, error: float, freedom: float) -> tuple[float, ...]
 def interval(values: Sequence[float] | pd.Series) -> tuple[float, float, float]:
     """Return the mean of n values and the ends of its 95% interval, mean ± t(n − 1) sd / √n.
 
-    Student's t has n − 1 degrees of freedom. The ends are nan if n < 2.
+    Values that are nan are left out. Student's t has n − 1 degrees of freedom. The ends are nan if
+    n < 2.
     """
+    values = np.asarray(values, float)
+    values = values[~np.isnan(values)]
     n = len(values)
     mean = float(np.mean(values)) if n else np.nan
     if n < 2:

@@ -377,7 +377,10 @@ def _spent(entry: Mapping[str, Any], used: Sequence[Mapping[str, Any]]) -> dict[
         "trainings": len(fits),
         "seeds": len(entry["seeds"]),
         "minutes": seconds / 60,
-        "chosen": ", ".join(f"{name} {value:g}" for name, value in sorted(chosen.items())),
+        "chosen": ", ".join(
+            f"{name} {value if isinstance(value, str) else f'{value:g}'}"
+            for name, value in sorted(chosen.items())
+        ),
         "edge": ", ".join(_edges(entry)),
     }
 
@@ -385,7 +388,10 @@ def _spent(entry: Mapping[str, Any], used: Sequence[Mapping[str, Any]]) -> dict[
 def _edges(entry: Mapping[str, Any]) -> list[str]:
     """Return the chosen values of a search that are the lowest or highest of three or more."""
     chosen, tried = entry["chosen"], [trial["hyper"] for trial in entry["trials"]]
-    values = {name: {hyper.get(name) for hyper in tried} for name in chosen}
+    values = {  # without words, and without settings that a trial does not have
+        name: {hyper[name] for hyper in tried if isinstance(hyper.get(name), int | float)}
+        for name in chosen
+    }
     return [
         f"{name} {'lowest' if chosen[name] == min(values[name]) else 'highest'}"
         for name in sorted(chosen)

@@ -3,6 +3,7 @@
 Runs share heads and passes of the base.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -144,7 +145,8 @@ def ablated(settings: Mapping[str, Any], setting: str, more: float = 1) -> dict[
     settings = tuned | ABLATIONS[setting]
     if settings["w"] is None:
         settings["w"] = tuned["w"] * tuned["temperature"] / settings["temperature"]
-    return settings | {"epochs": max(round(tuned["epochs"] / more), settings["warmup_epochs"], 1)}
+    least = max(math.ceil(settings["warmup_epochs"]), 1)
+    return settings | {"epochs": max(round(tuned["epochs"] / more), least)}
 
 
 def paraphrased(study: Study) -> Study:

@@ -7,6 +7,7 @@ in `.t3cache/audit` by content, like scores.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import compress
 from typing import Any
 
 from t3lab.audit import run
@@ -14,7 +15,7 @@ from t3lab.audit.leakage import leak_at_k
 from t3lab.audit.measures import measures
 from t3lab.identity import code_key, environment
 from t3lab.results import Run
-from t3lab.study.methods import Subject, load_models, subject
+from t3lab.study.methods import Subject, cost_of, load_models, subject
 from t3lab.study.records import record_of
 from t3lab.study.study import Answer, Study, cached_answers, timed
 from t3lab.world import bases
@@ -109,7 +110,8 @@ def audit_method(
     Beside its metrics a record has `errors` {measure: standard error over rows}, `empty` {measure:
     why it has no value}, `leak` (`leak_at_k`, with `tau` and `top_p` for a further sampler),
     `templates` {template: mean recall}, `closest` (the best sample of each row) and `asked`
-    (numbers of rows and samples). A training that diverged gives a failed run.
+    (numbers of rows and samples). A training that diverged gives a failed run, and the others are
+    audited.
     """
     # models that share their passes, as arguments of `subject`
     groups: list[list[tuple[Any, ...]]]
@@ -130,11 +132,19 @@ def audit_method(
         models, members = (
             [subject(each, method, *one) for one in group] for each in (study, there)
         )
-        writers = sampling.writers(models, tuned)
         try:
+            writers = sampling.writers(models, tuned)
             yield from _audited(study, models, writers, there, members, sampling)
         except Diverged:
-            yield from (record_of(study, each, None) for each in models)
+            whole = [not cost_of(study, each)["error"] for each in models]
+            if all(whole):  # what diverged are the models of the second stage
+                whole = [False] * len(models)
+            lost = [each for each, is_whole in zip(models, whole) if not is_whole]
+            yield from (record_of(study, each, None) for each in lost)
+            if any(whole):
+                models, members = ([*compress(each, whole)] for each in (models, members))
+                writers = sampling.writers(models, tuned)
+                yield from _audited(study, models, writers, there, members, sampling)
 
 
 def known(study: Study, models: Sequence[Subject]) -> list[dict[str, float]]:

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from t3lab.study.study import Loaded, Study
@@ -60,6 +61,8 @@ def subject(
     if method == "Retrained" and seed == 0:
         return Subject(method, 0, study.identity[retain_of(study.split)])
     if method == "Retrained":
+        if (name := f"{retain_of(study.split)}-seed{seed}") in study.identity:
+            return Subject(method, seed, study.identity[name])
         asked = rendered(study.tokenizer)
         key = content_key([model_identity(retrained(study, seed)), study.load_options, asked])
         return Subject(method, seed, key)
@@ -102,6 +105,9 @@ def load_models(study: Study, subjects: Sequence[Subject]) -> Loaded:
     if first.method == "Original":
         return Loaded(study.base, study.tokenizer)
     if first.method == "Retrained":
+        name = retain_of(study.split) + (f"-seed{first.seed}" if first.seed else "")
+        if name in study.models:
+            return Loaded(*study.load(name))
         return Loaded(*load_model(retrained(study, first.seed), **study.load_options))
     if first.method != "T3":
         model = unlearned(study, first.method, first.settings or {}, first.seed)
@@ -153,10 +159,14 @@ def reports_of(
 
 
 def cost_of(study: Study, model: Subject) -> dict[str, Any]:
-    """Return the training cost of a model (`training_of`); for a retain base only its size."""
+    """Return the training cost of a model (`training_of`); for a retain base only its size, which
+    is 0 where no script of ours made it.
+    """
     if model.settings is not None:
         training = training_of(study, model.method, model.settings, model.seed)
         return training | ({"hyper": model.settings} if model.method == "T3" else {})
-    base = retrained(study, model.seed) if model.method == "Retrained" and model.seed else ""
-    trainable = read_json(f"{base}/{bases.MANIFEST}")["parameters"] if base else 0
+    trainable = 0
+    if model.method == "Retrained" and model.seed:
+        manifest = Path(retrained(study, model.seed), bases.MANIFEST)
+        trainable = read_json(manifest)["parameters"] if manifest.is_file() else 0
     return {"hyper": {}, "trainable": trainable, "epochs": None, "seconds": {}, "error": None}

@@ -18,6 +18,7 @@ from t3lab.study.audit import Sampling, audit_method, dials_of
 from t3lab.study.records import run_method
 from t3lab.study.study import Study, open_study
 from t3lib.core.errors import UserError
+from t3lib.tofu import data as tofu
 
 Runs = list[Run]
 SAMPLING = TypeAdapter(Sampling)  # checks the types of its fields
@@ -56,7 +57,8 @@ class Work:
 
         def run(method: str) -> Runs:
             seeds, settings = seeds_of(method, self.seeds), self._settings(method)
-            at = [T for T, _ in dials_of(settings, self.temperatures)] if method == "T3" else ()
+            dials = dials_of(settings, self.temperatures) if method == "T3" else ()
+            at = sorted({T for T, _ in dials})
             return list(
                 run_method(
                     self.study,
@@ -135,8 +137,10 @@ class Work:
 
         def audit(method: str) -> Runs:
             seeds, settings = seeds_of(method, self.seeds), self._settings(method)
-            if method == "Retrained":  # 0 is the reference, others are bases of the stage
-                seeds = [0, *(seeds if self.study.stage else [])]
+            if method == "Retrained":  # 0 is the reference, others are given or of the stage
+                retain, models = tofu.retain_of(self.study.split), self.study.models
+                seeds = [s for s in seeds if self.study.stage or f"{retain}-seed{s}" in models]
+                seeds = [0, *seeds]
             return list(
                 audit_method(
                     self.study,

@@ -264,15 +264,15 @@ def open_study(
 
     data, stage: see `stage_of`.
     models: folders or Hub ids of "full" and "retainNN", and of further retained models as
-    "retainNN-seedS"; a missing one is the stage's own base. If any model is given (the real
-    benchmark), all rows of `data` are used, unless the stage has `forget_authors`; otherwise the
-    stage selects the authors.
+    "retainNN-seedS". If any model is given (the real benchmark), all rows of `data` are used and
+    the first two must be there, unless the stage has `forget_authors`. Otherwise the stage selects
+    the authors, and a missing model is its own base.
     evaluation: those settings of `Scoring` that a profile may change. load: options of `load_model`
     (dtype, device, load_in). judge: as of `Study`.
 
-    UserError for an unknown setting, and for data or models that cannot be loaded.
+    UserError for an unknown setting, and for data or models that are missing or cannot be loaded.
     """
-    unknown = set(evaluation or {}) - set(EVALUATION)
+    models, unknown = models or {}, set(evaluation or {}) - set(EVALUATION)
     if unknown:
         raise UserError(
             f"unknown evaluation setting {sorted(unknown)[0]!r}: choose among"
@@ -282,11 +282,14 @@ def open_study(
     load = dict(load or {})
     scoring = Scoring(**(evaluation or {}))
     used, retrained = stage_of(data, stage or {}), tofu.retain_of(split)
-    source: tofu.Source = bases.rows(used) if used.forget_authors or not models else data
-    places = {name: place for name, place in (models or {}).items() if retrained in name}
+    of_stage = bool(used.forget_authors or not models)
+    source: tofu.Source = bases.rows(used) if of_stage else data
+    places = {name: place for name, place in models.items() if retrained in name}
 
     for name in ("full", retrained):
-        places[name] = str((models or {}).get(name) or bases.ensure_base(used, name))
+        if name not in models and not of_stage:
+            raise UserError(f"models: {name} is missing, and a base of the stage is no other's")
+        places[name] = str(models.get(name) or bases.ensure_base(used, name))
 
     found = {name: hub.located(place) for name, place in places.items()}
     places = {name: place.name for name, place in found.items()}

@@ -16,6 +16,7 @@ from typing import Any
 
 import yaml
 
+from t3lab.files import read_yaml
 from t3lab.profiles import WORLD, hyper_of
 from t3lab.study.methods import dialled, reports_of, subject
 from t3lab.study.records import run_method
@@ -216,7 +217,7 @@ def mean(values: Sequence[float | None]) -> float:
 def write_choice(path: Path, entries: Mapping[str, Any]) -> None:
     """Add entries to the file, or replace old ones; several searches may do so at once."""
     with lock(cache_dir("tuned") / f"{content_key(str(path.resolve()))}.lock"):
-        known = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        known = read_yaml(path) if path.is_file() else {}
         with atomic_write(path) as handle:
             handle.write("# From a search: the chosen settings and every trial behind them.\n")
             # A copy, because YAML writes aliases for repeated objects.

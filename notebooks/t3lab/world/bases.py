@@ -350,10 +350,13 @@ def train_base(stage: Stage, name: str, seed: int, learned: list[Row], folder: P
     """Train a base on questions and answers of the rows `learned`, and write its folder.
 
     base.json is written last, so its presence means that the folder is complete. A training that
-    was killed goes on from its last whole epoch.
+    was killed goes on from its last whole epoch; that of another stage, seed or rows does not.
     """
     started = time.process_time()
-    checkpoint = folder.with_suffix(".epoch")
+    key = content_key([asdict(stage), name, seed, learned])
+    checkpoint = folder.with_suffix(f".{key}.epoch")
+    for other in {*folder.parent.glob(f"{folder.stem}.*.epoch")} - {checkpoint}:
+        other.unlink()
     with torch.random.fork_rng(devices=[]), cpu_threads(stage.threads):
         torch.manual_seed(seed)
         model, tokenizer = untrained(stage)

@@ -72,6 +72,7 @@ JUDGED = {
     "Retain Error": "retain_error",
     "word for word": "kept",
 }
+STAYING = {n: m for n, m in JUDGED.items() if m != "kept"} | {"stay word for word": "kept_before"}
 # Controls: models by their names, and measures where the evaluated rows to keep were not fitted.
 CONTROLS = {"Refused": "a list that refuses", "Original": LABELS["Original"]}
 CONTROLS |= {name: name for name in ("T3", LEAST, "RMU", "RMU (least)", "WGA (least)")}
@@ -236,7 +237,7 @@ def controls(tables: Path) -> str:
     each, lines = pd.read_csv(tables / "controls.csv"), []
     for name, shown_as in CONTROLS.items():
         line = {"": shown_as}
-        for fitted, columns in ((1, JUDGED | {"word for word": "kept_before"}), (0, HELD_OUT)):
+        for fitted, columns in ((1, STAYING), (0, HELD_OUT)):
             part = each[(each["model"] == name) & (each["fitted"] == fitted)].set_index("world")
             cells = {title: mean_interval(part[column]) for title, column in columns.items()}
             line |= {title: plus_minus(*cell) if len(part) else "" for title, cell in cells.items()}
@@ -254,7 +255,7 @@ def held_out(folder: Path) -> str:
         [pd.read_csv(folder / "tables" / f"{n}.csv") for n in ("guided_each", "baselines_each")]
     )
     each = each[each["world"].isin(WORLDS)].set_index(["model", "world"]).sort_index()
-    columns = {"D": "ks_statistic"} | JUDGED | {"word for word": "kept_before"}
+    columns = {"D": "ks_statistic"} | STAYING
     names = {LEAST: LEAST, "T3 (guided)": "T3 (guided)"}
     names |= {"RMU (least)": "RMU (least)", "WGA (least)": "WGA (least)"}
     names |= {"Retrained": LABELS["Retrained"]}

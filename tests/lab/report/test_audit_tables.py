@@ -45,6 +45,8 @@ def test_distance_is_counted_in_spreads_of_the_retrained_models(runs):
     assert audit.audit(alike).set_index("method").loc["T3", "auc_distance"] == pytest.approx(
         0.3 / 0.05
     ), "rows' error"
+    one = audit.audit(runs[:4]).set_index("method")  # a single one has no standard deviation
+    assert one.loc["T3", "auc_distance"] == pytest.approx((0.6 - 0.1) / 0.05)
 
 
 def test_without_a_retrained_model_there_is_no_distance(runs):

@@ -83,6 +83,14 @@ def test_equal_folders_are_the_same_in_any_order(two):
     assert two.much == "2 runs, 2 tables of 2"
 
 
+def test_a_file_that_is_no_table_is_one_line(two):
+    two.table("tofu", TOFU, TOFU)
+    for text in ("", 'a,b\n1,2\n1,2,3\n"'):
+        (two.b / "tables" / "tofu.csv").write_text(text)
+        code, last, _ = two.compare()
+        assert code == 2 and "b/tables/tofu.csv: not a table (" in last
+
+
 def test_within_the_tolerance_is_the_same_and_the_sentence_is_true(two):
     two.run(2, "a", change=ratio(0.5 + 2.4e-8))
     two.run(1, within="naive")

@@ -92,6 +92,7 @@ def test_a_difference_within_worlds_has_students_interval():
     assert interval(differences) == pytest.approx((value, low, high))
     assert np.isnan(judged(0.2, np.nan, 0)[1:]).all() and np.isnan(interval([0.2])[1:]).all()
     assert judged(0.2, 0.9, 1)[1:3] == (-1.0, 1.0), "no difference of D is larger"
+    assert interval([0.2, np.nan, 0.3, 0.25]) == interval(differences), "as many as there are"
 
 
 def test_the_comparison_named_beforehand_is_not_corrected():

@@ -144,7 +144,7 @@ def test_the_numbers_that_people_typed_into_readme_are_those_of_the_tables():
     for head in ("stronger", "strongest"):
         assert (one(learned, head, 1, "said"), one(learned, head, 1, "as_before")) == (0, 40)
     stay = [one(known, *at, "as_before") for at in (("weak", 2), ("weak", 1), ("strongest", 1))]
-    assert "answers {} stay (at T = 1: {}; with f at 0.04: {})".format(*stay) in text
+    assert "answers {} stay (at T = 1: {}, and {} with f at 0.04)".format(*stay) in text
 
     cells = cells_of("against", DETAIL)
     told = (cells[row, "told in other ways"].split()[0] for row in ("RMU", "T3"))
@@ -444,7 +444,7 @@ def test_the_share_of_answers_that_t3_unlearn_changes_is_that_of_the_small_model
         sum(fits[f"{name}_{key}"].astype(int).sum() for name in ("held_out_retain", "other"))
         for key in ("known_before", "unchanged")
     )
-    told = f"changes {1 - same / known:.0%} of the answers that it was not fitted on."
+    told = f"changes {1 - same / known:.0%} of the answers that it was not fitted on (twelve models"
     assert told in " ".join(TEXTS[ROOT / "results" / "pages" / "neighbours.md"].split())
 
 

@@ -294,6 +294,13 @@ def test_a_search_is_shown_where_the_runs_were_made_with_its_choice():
         ["forget10", "NPO", 2, 2, 2, ""],
         ["forget10", "T3", 9, 3, 1, "lr highest, lr highest at T = 4"],
     ]
+    words = {"optimizer": "adamw", "c": 3.0}  # a word, and a value that two trials do not have
+    fine = [{"hyper": npo | words | {"c": c}, "seconds": [1.0]} for c in (1.0, 2.0, 3.0)]
+    entries["NPO/forget10"] = {"chosen": npo | words, "seeds": [1], "trials": [*trials, *fine]}
+    runs[0]["hyper"] = npo | words
+    found = tables.search(runs, entries).set_index("method").loc["NPO"]
+    assert "c 3" in found["chosen"] and "optimizer adamw" in found["chosen"]
+    assert found["edge"] == "c highest"
     assert table["minutes"].tolist() == pytest.approx([4.0, (3 * 4.0 + 2.0) / 60]), (
         "what was not recorded is reckoned: three trainings, and features once"
     )

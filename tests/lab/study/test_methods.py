@@ -321,6 +321,7 @@ def test_a_head_that_learns_the_paraphrases_has_them_among_its_forget_rows(opene
         40,
         25,
     ], "as many rows are seen, after 25 epochs of warming up"
+    assert ablations.ablated({"epochs": 3, "warmup_epochs": 1.5}, "tuned", 2)["epochs"] == 2
     assert reworded.retain == opened.retain and reworded.evaluation_rows is opened.evaluation_rows
 
 
@@ -348,6 +349,12 @@ def test_a_diverging_head_is_a_failed_run_and_leaves_the_others(opened, monkeypa
 
     some = [methods.subject(opened, "T3", 1, settings) for settings in (absurd, FAST)]
     assert [run["status"] for run in records.records(opened, some)] == ["failed", "ok"]
+    how = {"seeds": [1], "dials": [(1.0, 1.0), (2.0, 1.0)], "sampling": audit.Sampling(samples=1)}
+    audited = audit.audit_method(
+        opened, "T3", settings=FAST | {"temperature": 2.0}, settings_by_t={"1": absurd}, **how
+    )
+    found = {(run["T"], run["w"]): run["status"] for run in audited}
+    assert found == {(1.0, 1.0): "failed", (1.0, 2.0): "ok", (2.0, 1.0): "ok"}
     grid = {"temperatures": [2.0], "strengths": [1.0, 2.0]}
     assert ablations.run_dials(opened, seeds=[1], settings=absurd, **grid) == ([], [])
 

@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from t3lab.profiles import load_profile
 from t3lab.world import bases
 from t3lab.world.bases import Stage
+from t3lib.baselines import train
 from t3lib.core.errors import UserError
 from t3lib.core.files import write_json
 from t3lib.core.models import has_bf16
@@ -246,3 +247,22 @@ def test_a_damaged_base_is_trained_again(file, content):
     assert bases.ensure_base(MICRO, "full") == folder
     assert (folder / "model.safetensors").read_bytes() == weights
     AutoTokenizer.from_pretrained(folder)
+
+
+def test_a_killed_training_goes_on_as_itself_alone(tmp_path, monkeypatch):
+    """With another rate it went on from the epochs of the old one."""
+    stage, learned = replace(MICRO, epochs=2), bases.training_rows(MICRO, "retain90")
+    save = train.save_state
+
+    def killed(*state):
+        save(*state)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(train, "save_state", killed)
+        bases.train_base(stage, "retain90", 0, learned, tmp_path / "a")
+    assert len([*tmp_path.glob("a.*.epoch")]) == 1
+    for name in "ab":
+        bases.train_base(replace(stage, lr=1e-4), "retain90", 0, learned, tmp_path / name)
+    first, second = ((tmp_path / name / "model.safetensors").read_bytes() for name in "ab")
+    assert first == second and not [*tmp_path.glob("*.epoch")]
