@@ -25,6 +25,7 @@ from t3lab.theory.experiments import fit_trials
 from t3lib.classifier.head import T3Head
 from t3lib.core.errors import UserError
 from t3lib.core.rows import encode_rows
+from t3lib.sampler.tilt import T3ForCausalLM
 from t3lib.theory.mixture import GaussianMixture
 from t3lib.tofu.likelihood import answer_losses
 
@@ -650,3 +651,27 @@ def test_what_a_head_changes_on_unrelated_prompts(memorised, monkeypatch):
     same, warmer = (unrelated(model, tokenizer, head, T) for T in (1.0, 3.0))
     assert same["next_token"] == warmer["next_token"] == 100 and same["whole_answers"] == 20
     assert abs(same["kl"]) < 1e-5 < warmer["kl"]
+
+
+def test_long_prompts_are_asked_of_the_base_and_of_t3(tiny_model, tokenizer):
+    """Each text once at each length and place, and the questions alone once."""
+    parts = runpy.run_path(str(RESULTS / "studies/own/long_prompts.py"))
+    parts["measured"].__globals__["TOKENS"] = (0, 7)
+    rows = [{"question": "Who?", "answer": "It is Ada."}, {"question": "Where?", "answer": "Rome."}]
+    t3 = T3ForCausalLM(tiny_model, T3Head(32, len(tokenizer), 2))
+    found = [*parts["measured"](tiny_model, t3, tokenizer, rows, {"a": "One two.", "b": "Six."})]
+    places = [*product("ab", parts["PLACES"], [7])]
+    assert [(each["text"], each["place"], each["tokens"]) for each in found] == [
+        ("", "", 0),
+        *places,
+    ]
+    assert all(each["rows"] == 2 and each["base"] == each["T3"] == 0 for each in found)
+    assert parts["begin"](tokenizer, "One two.", 11) == "One two.One"
+    [turn, _, asked] = parts["after"]("One.", "Who?", "earlier turn")["question"]
+    assert (turn["content"], asked["content"]) == ("One.", "Who?")
+    assert parts["after"]("One.", "Who?", "same turn") == {"question": "One.\n\nWho?"}
+    assert [parts["tells"](text, rows[0]) for text in ("so ada", "Adam", "no")] == [
+        True,
+        True,
+        False,
+    ]
