@@ -211,14 +211,14 @@ def _matches(job: Job, root: Path) -> list[Path]:
 
 
 def _remove_earlier(job: Job, before: Sequence[Outcome], place: Place) -> None:
-    """Remove run files, tables of its searches and the executed copy of the job's earlier run.
+    """Remove run files and the executed copy of the job's earlier run.
 
     Files that jobs before it have written stay.
     """
     root = _results(place)
     owned = {root / name for outcome in before for name in outcome.outputs}
     for path in {*_matches(job, root)} - owned:
-        if path.is_relative_to(root / "runs") or path.name.startswith("dials--"):
+        if path.is_relative_to(root / "runs"):
             path.unlink(missing_ok=True)
     (root / "notebooks" / f"{job.name}.ipynb").unlink(missing_ok=True)
 
