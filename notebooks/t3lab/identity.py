@@ -43,7 +43,7 @@ def code_key(*rooms: str, lab: bool = False) -> str:
     named, because what they compute depends on settings and inputs that are in the key anyway.
 
     Names of modules, import lines, docstrings, comments and layout do not count, so that a moved
-    module changes no key. YAML files in the same folder do. KeyError for an unknown room.
+    module changes no key. What `digests` names beside a module does. KeyError for an unknown room.
     """
     found = [name for room in rooms for name in modules_of(room)]
     return content_key(digests(found, () if lab else (LAB,)))
@@ -62,7 +62,7 @@ def notebook_key(code: str, without: Iterable[str] = ()) -> str:
 
 def digests(names: Iterable[str], without: tuple[str, ...]) -> list[str]:
     """Return the sorted hashes of some modules and of all modules of ours that they import, each
-    with the settings and templates beside it.
+    with the settings beside it, and in the laboratory with the templates (a head has a card).
 
     names: dotted names; others than modules of ours are left out. without: packages whose modules
     count only if they are among `names`.
@@ -73,7 +73,8 @@ def digests(names: Iterable[str], without: tuple[str, ...]) -> list[str]:
         if name in found or name in PLUMBING or (path := source_of(name)) is None:
             continue
         module = read_module(path, sha256_file(path))
-        files = {*path.parent.glob("*.yaml"), *path.parent.glob("templates/**/*.*")}
+        files = [*path.parent.glob("*.yaml")]
+        files += path.parent.glob("templates/**/*.*") if name.startswith(LAB) else []
         beside = [sha256_file(file) for file in sorted(files)]
         found[name] = content_key([module.digest, beside])
         waiting += [each for each in module.imports if not each.startswith(without)]

@@ -406,11 +406,11 @@ def _check_special(
     ids: of the prompt. answered: of the prompt and an answer.
     """
     _, special, known = _special(tokenizer)
-    roles = tuple(turn["role"] for turn in turns)
+    roles = tuple((turn["role"], bool(turn["content"])) for turn in turns)
     key = str(tokenizer.chat_template), roles, system and "x", answered
     wanted = known.get(key)
     if wanted is None:
-        texts = [turn | {"content": "x"} for turn in turns]
+        texts = [turn | {"content": turn["content"] and "x"} for turn in turns]
         if answered:
             harmless = _encode_answers(tokenizer, texts, ["x"], system and "x")[0].ids
         else:

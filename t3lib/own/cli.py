@@ -379,7 +379,9 @@ def serve(args: argparse.Namespace) -> None:
     verdict = partial(
         gate.verdict_rules, names, heads, unjudged=args.unjudged, any_sampler=args.allow_samplers
     )
-    verdict()  # before a model is loaded
+    judged = verdict()["precision"]  # before a model is loaded, which is loaded so
+    if judged and not (args.dtype or args.load_in):
+        setattr(args, "load_in" if judged.endswith("bit") else "dtype", judged)
     named, revision = base_name(args, heads)
     name = model_name(args, named)
     adapted = find_spec("vllm") and (Path(name).expanduser() / "adapter_config.json").is_file()
@@ -398,12 +400,12 @@ def serve(args: argparse.Namespace) -> None:
         if args.device:
             raise UserError("--device: vLLM chooses by itself (or set CUDA_VISIBLE_DEVICES)")
         dtype = args.dtype or str(config.dtype or "auto").removeprefix("torch.")
-        judged = verdict("" if dtype == "auto" else dtype)
+        allowed = verdict(dtype)
     else:
         base, tokenizer = load_model(args, name, revision)
         config, unlearned = base.config, under_heads(args, base, tokenizer, heads)
-        judged = verdict(precision_of(base))
-    rules = judged | gate.prompt_rules(
+        allowed = verdict(precision_of(base))
+    rules = allowed | gate.prompt_rules(
         names[0], heads, tokenizer, config, completions=args.completions
     )
     print(server.greeting(rules, url, name), flush=True)
@@ -470,9 +472,7 @@ def check_system(system: str | None, tokenizer: Any) -> None:
 
     if system is None or tokenizer.chat_template and not system:
         return
-    if not tokenizer.chat_template or prompt(tokenizer, "Who?", system) == prompt(
-        tokenizer, "Who?", None
-    ):
+    if not tokenizer.chat_template or system.strip() not in prompt(tokenizer, "Who?", system):
         why = "its chat template takes none" if tokenizer.chat_template else "no chat template"
         raise UserError(f"--system: this model's prompts have no place for one ({why})")
 

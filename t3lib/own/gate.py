@@ -291,7 +291,8 @@ def as_text(turn: Any) -> Any:
     if not isinstance(turn, Mapping):
         return turn
     if unread := [name for name, value in turn.items() if value and name not in TURN]:
-        raise UserError(f"messages: a turn with {printable(str(unread[0]), 40)} is refused")
+        what = printable(str(unread[0]), 40)
+        raise UserError(f"messages: a turn with {what} is refused; allowed: {', '.join(TURN)}")
     role, content = turn.get("role"), turn.get("content")
     if isinstance(content, list) and all(
         isinstance(part, Mapping)
@@ -327,28 +328,30 @@ def verdict_rules(
     names: Sequence[str], heads: Sequence[Any], precision: str = "", *,
     unjudged: bool = False, any_sampler: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
-    """Return what the reports beside heads allow, for `Gate`: {verdict, samplers}.
+    """Return what the reports beside heads allow, for `Gate`: {verdict, samplers, precision}.
 
     names: folders or Hub ids of the heads. precision: of the base, as of `models.precision_of`; a
     report about another one does not count ("" if it is not known yet). verdict: the sentence of
     the only head's report, or why there is none; with any_sampler it begins with what no report
-    judged. samplers: the pairs (temperature, top_p) that the report judged; greedy answers alone if
-    there is none, as for
+    judged. In the result, precision is that of the report, or None. samplers: the pairs
+    (temperature, top_p) that the report judged; greedy answers alone if there is none, as for
     several heads together; None with any_sampler.
 
     UserError if the verdict is not a pass, or if there is none, unless it is served `unjudged`.
     """
     report: Any = (report_of(names[0], heads[0]) if len(heads) == 1 else None) or {}
     none = "these heads together" if len(heads) > 1 else "this head as it is"
-    if precision and report.get("precision", precision) != precision:
-        report, none = {}, f"this head on a base in {precision}"
+    about = report.get("precision")
+    if precision and report and about != precision:
+        report, none = {}, f"a base in {precision} (but in {about or 'one that it does not say'})"
     verdict = report.get("verdict", {})
     sentence = verdict.get("sentence", f"Not judged: no report is about {none}.")
     if not (verdict.get("success") or unjudged):
         raise UserError(f"{sentence} To serve it all the same, add --unjudged")
     allowed = JUDGED if report.get("coverage", {}).get("texts") else (GREEDY_SAMPLER,)
     more = "Other samplers and longer answers are allowed than a report judged. " * any_sampler
-    return {"verdict": more + sentence, "samplers": None if any_sampler else allowed}
+    judged = {"verdict": more + sentence, "samplers": None if any_sampler else allowed}
+    return judged | {"precision": about}
 
 
 def prompt_rules(

@@ -259,7 +259,8 @@ def greeting(rules: Mapping[str, Any], url: str, base: str) -> str:
         system = f"with the system text {text} (added where a request has none)"
     allowed = samplers(rules["samplers"]) if rules["samplers"] else "all"
     answers = 1 if allowed == samplers([GREEDY_SAMPLER]) else MOST
-    most = f", of at most {TOKENS} tokens" if rules["samplers"] else ""
+    most = f", of {'at most ' * bool(rules['samplers'])}{TOKENS} tokens"
+    most += "" if rules["samplers"] else " unless asked"
     others = "other samplers, " if rules["samplers"] else ""
     off = "" if rules["completions"] else f", {COMPLETIONS}"
     return f"""serving {rules["name"]} with the base {printable(base)} on {url}; ask it:
@@ -369,6 +370,7 @@ def run_vllm(
             "generation-config": "vllm",
             "hf-overrides": json.dumps(overrides),
             "max-logprobs": 0,
+            "load-format": "safetensors",  # no pickles
             "chat-template": template.name,
         }
         command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]

@@ -199,7 +199,7 @@ def test_nothing_is_written_for_a_client_that_has_left(unlearned, monkeypatch):
     monkeypatch.setattr(serve, "set_when_left", noticed)
     monkeypatch.setattr(type(unlearned[0]), "generate", counted)
     served(unlearned, {"messages": ASK, "max_tokens": 300}, stays=False)
-    assert sum(lengths) <= 1, "the model looks for its client after a token"
+    assert left.is_set() and sum(lengths) <= 1, "the model looks for its client after a token"
 
 
 def test_of_several_answers_none_is_begun_after_its_client_has_left(unlearned, monkeypatch):
@@ -518,10 +518,18 @@ def test_a_report_on_another_precision_lifts_nothing(place, unlearned):
     for precision in ("", "float32"):
         assert gate.verdict_rules(names, heads, precision)["verdict"] == PASS
     for precision in ("4bit", "bfloat16"):
-        with pytest.raises(UserError, match=f"no report is about this head on .* in {precision}"):
+        with pytest.raises(UserError, match=f"a base in {precision} .but in float32"):
             gate.verdict_rules(names, heads, precision)
         rules = gate.verdict_rules(names, heads, precision, unjudged=True)
         assert rules["samplers"] == (gate.GREEDY_SAMPLER,)
+    path = place / "head-report" / "report.json"
+    report = json.loads(path.read_text())
+    path.write_text(json.dumps({n: each for n, each in report.items() if n != "precision"}))
+    try:
+        with pytest.raises(UserError, match="in one that it does not say"):
+            gate.verdict_rules(names, heads, "float32")
+    finally:
+        path.write_text(json.dumps(report))
 
 
 THINKING = """{% for turn in messages %}{{ turn.role }}:{% if turn.role == "assistant" %} --{% endif
@@ -691,6 +699,35 @@ def test_vllm_serves_the_commit_of_the_base_that_the_head_was_trained_on(place, 
     monkeypatch.setattr(belonging, "base_of", lambda head: ("somebody/base", commit))
     assert cli.main(["serve", "--head", str(place / "head"), "--port", "0"]) == 2
     assert asked == [commit] * 2
+
+
+def test_a_base_is_loaded_as_its_report_judged_it(place, monkeypatch, capsys):
+    """In the precision that its files name, a person was led to serve it unjudged."""
+    path, kinds = place / "head-report" / "report.json", []
+
+    def start(command, env):
+        options = dict(zip(command, command[1:]))
+        kinds.append((options["--dtype"], options["--load-format"]))
+        return SimpleNamespace(wait=lambda: 0)
+
+    def load(*_, dtype, load_in, **__):
+        kinds.append((dtype, load_in))
+        raise UserError("enough")
+
+    monkeypatch.setattr(serve, "find_spec", lambda name: name in ("vllm", "uvicorn"))
+    monkeypatch.setattr(serve.subprocess, "Popen", start)
+    monkeypatch.setattr("t3lib.core.models.load_model", load)
+    before = path.read_text()
+    words = ["serve", "--model", str(place / "base"), "--head", str(place / "head"), "--port", "0"]
+    try:
+        for precision in ("bfloat16", "4bit"):
+            path.write_text(json.dumps(json.loads(before) | {"precision": precision}))
+            assert cli.main(words) == 2
+        assert cli.main([*words, "--dtype", "float32"]) == 2
+    finally:
+        path.write_text(before)
+    assert kinds == [("bfloat16", "safetensors"), (None, "4bit")]
+    assert "a base in float32 (but in 4bit)" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

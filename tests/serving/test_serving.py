@@ -46,7 +46,7 @@ from vllm.distributed import cleanup_dist_env_and_memory
 from t3lib.classifier.head import T3Head
 from t3lib.core import smollm2
 from t3lib.core.errors import UserError
-from t3lib.core.models import load_model
+from t3lib.core.models import load_model, precision_of
 from t3lib.core.rows import prompt
 from t3lib.own.report import judged_as
 from t3lib.sampler import belonging, vllm
@@ -647,6 +647,7 @@ def gated(world):
     (place / "head-report").mkdir()
     report = {"verdict": {"success": True, "sentence": "0 of 1 rows leak."}}
     report |= {"coverage": {"texts": 16}, "judged": judged_as([head], head)}
+    report["precision"] = precision_of(base)
     (place / "head-report" / "report.json").write_text(json.dumps(report))
     found = Server(place, "head")
     for pipe in (found.process.stdout, found.process.stderr):

@@ -137,12 +137,13 @@ def audit_method(
             writers = sampling.writers(models, tuned)
             yield from _audited(study, models, writers, there, members, sampling)
         except Diverged:
-            whole = [not cost_of(study, each)["error"] for each in models]
-            if all(whole):  # what diverged are the models of the second stage
-                whole = [False] * len(models)
-            lost = [each for each, is_whole in zip(models, whole) if not is_whole]
-            yield from (record_of(study, each, None) for each in lost)
-            if any(whole):
+            both = zip(models, members)
+            errors = [cost_of(study, a)["error"] or cost_of(there, b)["error"] for a, b in both]
+            for each, error in zip(models, errors):
+                if error:
+                    yield record_of(study, each, None) | {"error": error}
+            if not all(errors):
+                whole = [not error for error in errors]
                 models, members = ([*compress(each, whole)] for each in (models, members))
                 writers = sampling.writers(models, tuned)
                 yield from _audited(study, models, writers, there, members, sampling)

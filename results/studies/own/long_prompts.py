@@ -11,7 +11,7 @@ and from some length on it is the base. Before the question stand the first n to
 texts, in the same turn or as a turn of its own that is answered "I see." Answers are greedy. A row
 is told if the last word of its answer is in the text. The base is asked the same.
 
-It writes long_prompts.csv and long_prompts.json beside itself (--out).
+It writes the table long_prompts and long_prompts.json beside itself (--out).
 """
 
 import time

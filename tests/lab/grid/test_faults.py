@@ -177,16 +177,16 @@ def test_workers_never_exceed_the_cores(monkeypatch):
 # ---- strangers ----------------------------------------------------------------------------------
 
 
-async def answer(port):
+async def answer(port, seconds=4):
     """What a stranger without credentials gets from a port of this machine, "" for nothing. A
     scheduler, a worker or a nanny that answers a client can be had to run any code.
     """
     from distributed import Client
 
-    options = {"asynchronous": True, "set_as_default": False, "timeout": 4}
+    options = {"asynchronous": True, "set_as_default": False, "timeout": seconds}
     client = Client(f"tcp://127.0.0.1:{port}", **options)
     try:
-        await asyncio.wait_for(client, 4)
+        await asyncio.wait_for(client, seconds)
         return "a scheduler"
     except TypeError:  # answered, but not as a scheduler would
         return "a worker or nanny"
@@ -213,7 +213,7 @@ def test_no_port_of_a_run_obeys_a_stranger(tmp_path):
         from distributed import Scheduler
 
         async with Scheduler(host="127.0.0.1", port=0, dashboard=False) as scheduler:
-            return await answer(scheduler.port)
+            return await answer(scheduler.port, 60)
 
     found = asyncio.run(answers())
     assert run.poll() is None and len(ports) >= 8
