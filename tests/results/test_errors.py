@@ -14,7 +14,7 @@ import pytest
 from conftest import ROOT
 
 FOLDER = ROOT / "results" / "studies" / "cpu-worlds"
-TOFU = ROOT / "results" / "profiles" / "tofu-cpu"
+TOFU, SMOLLM = (ROOT / "results" / "profiles" / name for name in ("tofu-cpu", "smollm"))
 NAMES = {"forget": ("forget_error", "leak", "total_variation"), "retain": ("retain_error",)}
 SPREAD = {"forget": "recited", "retain": "kept"}
 
@@ -49,7 +49,7 @@ def again(row, folder=FOLDER):
     return found
 
 
-@pytest.mark.parametrize("folder", [FOLDER, TOFU], ids=lambda folder: folder.name)
+@pytest.mark.parametrize("folder", [FOLDER, TOFU, SMOLLM], ids=lambda folder: folder.name)
 def test_every_row_of_the_table_is_that_of_the_files(folder):
     rows = table("errors_each", folder)
     for row in rows:
@@ -57,7 +57,8 @@ def test_every_row_of_the_table_is_that_of_the_files(folder):
         assert len(found) == 6
         for name, value in found.items():
             assert float(row[name]) == pytest.approx(value, rel=1e-4, abs=1e-6), (name, row)
-    worlds, n, least = (range(12), 80, 400) if folder == FOLDER else (range(1), 400, 10)
+    sizes = {FOLDER: (range(12), 80, 400), TOFU: (range(1), 400, 10), SMOLLM: (range(1), 160, 2)}
+    worlds, n, least = sizes[folder]
     assert {row["world"] for row in rows} == {*map(str, worlds)} and len(rows) > least
     for world in worlds:
         of_base = rows_of(str(world), folder)["forget10"]["Original"]

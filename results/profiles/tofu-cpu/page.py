@@ -14,6 +14,7 @@ PROFILES = {
     "tofu": ("tofu-cpu", {"forget10": 4e-2}),
     "smollm": ("smollm", {"forget05": 1e-2, "forget10": 2e-2}),
 }
+CHOSEN = 2  # T that Forget Quality chose at tofu-cpu, 10% split; smollm has no T3 in this table
 ERRORS = {
     "Forget Error": "forget_error",
     "leak": "leak",
@@ -46,8 +47,8 @@ def blocks(results: Path) -> dict[str, str]:
     each kind of labels. guided_END_second: these settings beside the other retrained model.
     guided_tofu_again: the same of another base, with a search of its own, and RMU by the rule.
     free_texts_tofu: which rows the models of that base give away in free text.
-    errors_tofu_methods: every method as Forget Quality chose it, beside that model. sharper: powers
-    of f without tempering, at the rate that the rule chose.
+    errors_END_methods: methods as Forget Quality chose them, beside that model. sharper: powers of
+    f without tempering, at the rate that the rule chose.
     """
     found = {}
     for end, (profile, rates) in PROFILES.items():
@@ -79,6 +80,12 @@ def blocks(results: Path) -> dict[str, str]:
         measured = {title: name for title, name in SECOND.items() if name in second}
         found[f"guided_{end}_second"] = lines(second, second["model"].replace(LABELS), measured)
 
+        each = pd.read_csv(tables / "errors_each.csv")
+        each = each[(each["method"] != "T3") | (each["temperature"] == CHOSEN)]
+        each = each.sort_values("method", key=lambda names: names.map([*METHODS].index))
+        named = each["method"].replace(LABELS)
+        found[f"errors_{end}_methods"] = lines(each, named, ERRORS | {"kept": "kept"})
+
     tables = results / "profiles" / "tofu-cpu" / "tables"
     sharper = pd.read_csv(tables / "sharper.csv")
     rate = sharper.loc[sharper["chosen"], "lr"].item()
@@ -95,11 +102,7 @@ def blocks(results: Path) -> dict[str, str]:
     asked = again.loc[again["model"].isin(texts["model"]), "model"]
     found["free_texts_tofu"] = told(texts, asked)
 
-    each = pd.read_csv(tables / "errors_each.csv")
-    each = each[(each["method"] != "T3") | (each["temperature"] == 2)]  # as Forget Quality chose
-    each = each.sort_values("method", key=lambda names: names.map([*METHODS].index))
-    named = each["method"].replace(LABELS)
-    return found | {"errors_tofu_methods": lines(each, named, ERRORS | {"kept": "kept"})}
+    return found
 
 
 def told(texts: pd.DataFrame, models: pd.Series) -> str:

@@ -152,14 +152,15 @@ def test_the_numbers_that_people_typed_into_readme_are_those_of_the_tables():
     claims = pd.read_csv(ROOT / "results/profiles/cpu/tables/claims.csv").set_index("id")
     found = claims.loc["t5-untempered@here", "numbers"]
     small, large = re.findall(r"T3 \(T = 1\) (\d) of 7", found)
-    assert f"in {large} of 7 worlds (5% split: {small})" in text
+    assert f"in {large} of 7 worlds (5% split: {small} of 7)" in text
 
     wide = of_small_models()
     retrained = wide.loc["retrained", "status"].value_counts()
     told = f"of {retrained.sum()} retrained models {retrained['pass']} pass, five get a No."
     assert told in text and retrained["no"] == 5
     assert sorted(beyond_retrained(wide)) == [0, 1, 1]
-    assert "of three passes of small models two are [false](results/pages/own.md)." in text
+    told = "in two of three passes a judge gets [one fact more](results/pages/own.md) than of a"
+    assert told in text
 
 
 def of_small_models():
