@@ -1,8 +1,6 @@
 """Names that tables and files share: splits, seeds, sources and verdicts. Imports nothing."""
 
 SPLITS = ("forget05", "forget10")
-AUTHOR_ROWS = 20  # rows of each author of TOFU
-TOFU_FORGET = 20  # authors of forget10
 RETRAINED = 3  # at most so many retrained models for each split, beside the reference
 TUNING_SEEDS = (1, 2)  # the paper: "we tune hyperparameters using random seeds 1 and 2"
 # Where rows can come from, beside a folder: the built-in world, the sample of customers, TOFU.

@@ -17,11 +17,11 @@ from runpy import run_path
 import pandas as pd
 from matplotlib.figure import Figure
 
-from t3lab.names import AUTHOR_ROWS, FAILS, HOLDS, NO_ORDER, NOT_RUN, RESTRICTED
+from t3lab.names import FAILS, HOLDS, NO_ORDER, NOT_RUN, RESTRICTED
 from t3lab.report import departures, details, own, plots, plots_gate, render
 from t3lab.report.details import LABELLED, LABELS, TITLES, interval, made, short, table
 from t3lab.report.tables import BOTH_DIALS, OURS, OWN_RATE, SHARE, leaders, with_means
-from t3lab.results import all_rows, paper_table
+from t3lab.results import AUTHOR_ROWS, all_rows, paper_table
 from t3lib.baselines.losses import METHODS
 from t3lib.core.errors import UserError
 from t3lib.core.files import atomic_write, project_root, read_json

@@ -17,9 +17,11 @@ from t3lab.results.origin import (
     provenance,
 )
 from t3lab.results.runs import (
+    AUTHOR_ROWS,
     LARGEST,
     PACKED,
     RUN_KEYS,
+    TOFU_FORGET,
     Run,
     all_rows,
     author_rows,

@@ -21,7 +21,7 @@ from typing import Any
 import pandas as pd
 
 from t3lab.audit.labels import AUDIT
-from t3lab.names import AUTHOR_ROWS, SPLITS, TOFU_FORGET
+from t3lab.names import SPLITS
 from t3lib.baselines.losses import METHODS
 from t3lib.core.errors import UserError
 from t3lib.core.files import atomic_write, project_root, read_json, write_json
@@ -35,6 +35,8 @@ PACKED = ".records.json.gz"  # replaces .json in a run's file name
 LARGEST = 2**28
 _ABSOLUTE = re.compile(r"(?<![\w.:/])(?:/[^\s/'\",;:)]+)+/")  # the folders of an absolute path
 _WITHOUT_FOLDERS = ("error", "hyper", "parameters", "provenance")
+TOFU_FORGET = 20  # authors of forget10
+AUTHOR_ROWS = 20  # rows of each author of TOFU
 
 
 def name_of(run: Mapping[str, Any]) -> str:

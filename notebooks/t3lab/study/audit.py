@@ -14,7 +14,6 @@ from t3lab.audit import run
 from t3lab.audit.leakage import leak_at_k
 from t3lab.audit.measures import measures
 from t3lab.identity import code_key, environment
-from t3lab.names import AUTHOR_ROWS
 from t3lab.results import Run
 from t3lab.study.methods import Subject, cost_of, load_models, subject
 from t3lab.study.records import record_of
@@ -207,7 +206,7 @@ def unseen_rows(study: Study) -> list[Row] | str:
         larger = bases.world_of(replace(stage, authors=authors), stage.seed)["full"]
         rows = larger[stage.authors * stage.questions :]
         return rows[:UNSEEN] or "the bases learned every author that the built-in world has"
-    rows = tofu.load_rows(stage.data, "retain90")[stage.authors * AUTHOR_ROWS :]
+    rows = tofu.load_rows(stage.data, "retain90")[stage.authors * bases.TOFU_QUESTIONS :]
     return rows[:UNSEEN] or "the bases learned every row of the data"
 
 
@@ -245,7 +244,7 @@ def _audited(
         further.append((sampler, drawn))
 
     stage = there.stage
-    authors = stage.questions if stage and stage.data == "builtin" else AUTHOR_ROWS
+    authors = stage.questions if stage and stage.data == "builtin" else bases.TOFU_QUESTIONS
     asked: dict[str, Any] = {name: len(rows) for name, rows in unseen.items()}
     asked |= {"written": len(questions)} | how
 

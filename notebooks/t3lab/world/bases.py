@@ -23,7 +23,6 @@ from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTra
 
 from t3lab.files import read_sealed
 from t3lab.identity import code_key, environment, keep, still_the_code
-from t3lab.names import AUTHOR_ROWS, TOFU_FORGET
 from t3lab.world.facts import world
 from t3lib.baselines import train
 from t3lib.core.errors import UserError
@@ -46,6 +45,8 @@ from t3lib.tofu import data as tofu
 
 NAMES = ("full", "retain90", "retain95")
 KNOWLEDGE = ("real_authors_perturbed", "world_facts_perturbed")
+TOFU_QUESTIONS = 20  # rows of one author in TOFU
+TOFU_FORGET = 20  # authors of forget10
 CONTEXT = 1024  # more than TOFU's longest prompt and 200 new tokens
 MANIFEST = "base.json"
 
@@ -157,16 +158,16 @@ def rows(stage: Stage) -> dict[str, list[Row]]:
 
     for name in names if stage.forget_authors else ():
         authors = stage.forget_authors // (1 if "10" in name else 2)
-        data[name] = data[name][-authors * AUTHOR_ROWS :]
+        data[name] = data[name][-authors * TOFU_QUESTIONS :]
 
     retain = tofu.load_rows(stage.data, "retain90")
-    if stage.authors * AUTHOR_ROWS > len(retain):
+    if stage.authors * TOFU_QUESTIONS > len(retain):
         raise UserError(
             f"stage: {stage.authors} retain authors asked, the data has"
-            f" {len(retain) // AUTHOR_ROWS}"
+            f" {len(retain) // TOFU_QUESTIONS}"
         )
 
-    data["retain90"] = retain[: stage.authors * AUTHOR_ROWS]
+    data["retain90"] = retain[: stage.authors * TOFU_QUESTIONS]
     data["full"] = data["retain90"] + data["forget10"]
     forget05 = {_pair(row) for row in data["forget05"]}
     data["retain95"] = [row for row in data["full"] if _pair(row) not in forget05]
