@@ -189,6 +189,9 @@ def add_tofu_verbs(verbs: Any) -> None:
     p.add_argument("--split", type=names, help="splits to tune on (default: the profile's)")
     p.add_argument("--method", type=names, help="methods (default: all that have a grid)")
 
+    gone = verbs.add_parser("audit", add_help=False)  # without help, so that no list shows it
+    gone.set_defaults(run=no_audit, parser=gone, refuses=True)
+
 
 def add_split(p: Parser) -> None:
     """Add the options that name a model, a split and where its rows come from."""
@@ -209,6 +212,11 @@ def add_split(p: Parser) -> None:
 def no_verb(args: argparse.Namespace) -> int:
     """UserError: `t3 tofu` alone does nothing."""
     raise UserError("give fit, evaluate or tune")
+
+
+def no_audit(args: argparse.Namespace) -> int:
+    """UserError: `t3 tofu audit` is gone."""
+    raise UserError("notebook 06 audits models instead: t3 reproduce --only 06_audit")
 
 
 # ---- the paper ----------------------------------------------------------------------------------

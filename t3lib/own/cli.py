@@ -45,9 +45,9 @@ SYMBOLS = {"T": "temperature", "w": "strength"}  # names in --set, and in `Choic
 BASE = "base"  # value of --beside
 EXITS = (
     "Exit code 0 is a pass: no row is told beyond guessing in any kind of asking (Fisher's exact"
-    " test, Holm at 5%), and no exact test shows that under 95% of the answers to keep stay. 3:"
-    " rows leak or answers changed (No); under two thirds of the rows are told by the base and not"
-    " guessed by T3, or the base tells in too few ways, or no row to keep that was left out of the"
+    " test, Holm at 5%), and too few answers to keep changed to show that under 95% stay (an exact"
+    " test). 3: rows leak or answers changed (No); the base tells under two thirds of the rows"
+    " (those apart that T3 guesses), in too few ways, or no row to keep that was left out of the"
     " fit (Cannot tell); it knows under a tenth of the rows (Nothing to forget)."
 )
 ANSWER = 10_000  # most characters in one line of `t3 generate`
