@@ -61,8 +61,10 @@ def notebook_key(code: str, without: Iterable[str] = ()) -> str:
 
 
 def digests(names: Iterable[str], without: tuple[str, ...]) -> list[str]:
-    """Return the sorted hashes of some modules and of all modules of ours that they import, each
-    with the settings beside it, and in the laboratory with the templates (a head has a card).
+    """Return the sorted hashes of some modules and of all modules of ours that they import.
+
+    YAML files beside a module count, and templates beside one of the laboratory. t3lib's template
+    is the card of a head, which decides no number.
 
     names: dotted names; others than modules of ours are left out. without: packages whose modules
     count only if they are among `names`.

@@ -46,8 +46,10 @@ def tiny(profile: profiles.Profile, **more: Any) -> profiles.Profile:
 
 
 def load(name: str, few: bool = False, **changes: Any) -> profiles.Profile:
-    """Load a profile with `changes` of its values, in the size `TINY` if `few`. torch gets as many
-    threads as its base models were trained with, and all vectors if these are given, as in jobs.
+    """Load a profile with `changes` of its values, in the size `TINY` if `few`.
+
+    torch gets as many threads as the profile's base models were trained with. If these models are
+    given, it may use AVX-512, as in the jobs of such a profile.
     """
     given = profiles.override(profiles.load_profile(name), **changes)
     if given["models"]:

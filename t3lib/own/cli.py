@@ -47,7 +47,7 @@ EXITS = (
     "Exit code 0 is a pass: no row is told beyond guessing in any kind of asking (Fisher's exact"
     " test, Holm at 5%), and too few answers to keep changed to show that under 95% stay (an exact"
     " test). 3: rows leak or answers changed (No); the base tells under two thirds of the rows"
-    " (those apart that T3 guesses), in too few ways, or no row to keep that was left out of the"
+    " (not counting what T3 guesses), in too few ways, or no row to keep that was left out of the"
     " fit (Cannot tell); it knows under a tenth of the rows (Nothing to forget)."
 )
 ANSWER = 10_000  # most characters in one line of `t3 generate`

@@ -285,8 +285,8 @@ def known_fields(data: bytes, text: str) -> dict[str, Any]:
 def as_text(turn: Any) -> Any:
     """Return a turn with its text parts joined to one text, and the role developer as system.
 
-    UserError for other fields than role and content, such as tool_calls: a model would not see
-    them. A name, and a type, is no text of the turn and is left out.
+    A name and a type are left out, because they are no text of the turn. UserError for any other
+    field that has a value, such as tool_calls: the model would not see it.
     """
     if not isinstance(turn, Mapping):
         return turn
@@ -343,7 +343,7 @@ def verdict_rules(
     none = "these heads together" if len(heads) > 1 else "this head as it is"
     about = report.get("precision")
     if precision and report and about != precision:
-        report, none = {}, f"a base in {precision} (but in {about or 'one that it does not say'})"
+        report, none = {}, f"this head in {precision} (its report: {about or 'none named'})"
     verdict = report.get("verdict", {})
     sentence = verdict.get("sentence", f"Not judged: no report is about {none}.")
     if not (verdict.get("success") or unjudged):
@@ -400,8 +400,9 @@ def prompt_rules(
 
 
 def check_start(tokenizer: Any, system: str | None) -> None:
-    """Raise UserError if answers were learned and judged after more than a chat's prompt, such as
-    an empty block of thoughts: a server would ask without it.
+    """Raise UserError if the chat template puts something between prompt and answer, such as an
+    empty block of thoughts. Answers were learned and judged after it, and a server's prompt ends
+    before it.
     """
     [example] = encode_answers(tokenizer, "Who?", ["Ada."], system)
     text = prompt(tokenizer, "Who?", system)

@@ -518,7 +518,7 @@ def test_a_report_on_another_precision_lifts_nothing(place, unlearned):
     for precision in ("", "float32"):
         assert gate.verdict_rules(names, heads, precision)["verdict"] == PASS
     for precision in ("4bit", "bfloat16"):
-        with pytest.raises(UserError, match=f"a base in {precision} .but in float32"):
+        with pytest.raises(UserError, match=f"this head in {precision} .its report: float32"):
             gate.verdict_rules(names, heads, precision)
         rules = gate.verdict_rules(names, heads, precision, unjudged=True)
         assert rules["samplers"] == (gate.GREEDY_SAMPLER,)
@@ -526,7 +526,7 @@ def test_a_report_on_another_precision_lifts_nothing(place, unlearned):
     report = json.loads(path.read_text())
     path.write_text(json.dumps({n: each for n, each in report.items() if n != "precision"}))
     try:
-        with pytest.raises(UserError, match="in one that it does not say"):
+        with pytest.raises(UserError, match="its report: none named"):
             gate.verdict_rules(names, heads, "float32")
     finally:
         path.write_text(json.dumps(report))
@@ -727,7 +727,7 @@ def test_a_base_is_loaded_as_its_report_judged_it(place, monkeypatch, capsys):
     finally:
         path.write_text(before)
     assert kinds == [("bfloat16", "safetensors"), (None, "4bit")]
-    assert "a base in float32 (but in 4bit)" in capsys.readouterr().err
+    assert "this head in float32 (its report: 4bit)" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,13 @@
         --retain results/studies/own/capitals/retain.jsonl
     python results/studies/own/long_prompts.py --head out/capitals
 
-Written down before it was run: with more tokens before a question T3 gives more rows away, more
-after rows to keep (for which f was fitted to be near 1) than after questions about other things,
-and from some length on it is the base. Before the question stand the first n tokens of one of these
-texts, in the same turn or as a turn of its own that is answered "I see." Answers are greedy. A row
-is told if the last word of its answer is in the text. The base is asked the same.
+Expected before it was run: with more tokens before a question T3 gives more rows away, more after
+rows to keep (for which f was fitted to be near 1) than after questions about other things, and from
+some length on it is the base. It was not so (results/pages/serving.md).
+
+Before the question stand the first n tokens of one of these texts, in the same turn or as a turn of
+its own that is answered "I see." Answers are greedy. A row is told if the last word of its answer
+is in the text. The base is asked the same.
 
 It writes the table long_prompts and long_prompts.json beside itself (--out).
 """
