@@ -5,10 +5,8 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from t3lab.report.details import with_quality
-
 TUNED = "tuned"
-MEASURED = {"fq_held_out": "Forget Quality", "mu_rouge": "MU-ROUGE"}
+MEASURED = {"ks_held_out": "D", "mu_rouge": "MU-ROUGE"}
 
 
 class Departure(NamedTuple):
@@ -133,7 +131,6 @@ def listed(folder: Path) -> str:
     folder: results of a profile, whose ablations measure some of them on both splits.
     """
     table = pd.read_csv(folder / "tables" / "ablations.csv")
-    table = with_quality(table, folder)
     rows = table.set_index(["setting", "split"])[[*MEASURED]]
     lines = ["| the paper | here | what the paper's choice changes | test |", "|---|---|---|---|"]
     for each in DEPARTURES:

@@ -6,7 +6,6 @@ show: each reads committed tables below the folder of all results.
 """
 
 from collections.abc import Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ import pandas as pd
 
 from t3lab.report.tables import OURS, OWN_RATE
 from t3lib.baselines.losses import METHODS
-from t3lib.tofu.metrics import forget_quality_lattice
 
 LABELLED = {"forget05": "5%", "forget10": "10%"}
 TITLES = {
@@ -36,7 +34,7 @@ STRENGTHS = {
     "T=2,w=1": "T = 2, the same f",
     "T=1,w=1": "T = 1, the same f",
 }
-KEPT = {"Forget Quality": "fq_held_out", "MU-ROUGE": "mu_rouge", "Model Utility": "mu"}
+KEPT = {"D": "ks_held_out", "MU-ROUGE": "mu_rouge", "Model Utility": "mu"}
 HIDDEN = {"recognised": "recognized_verbatim", "AUC": "auc"}
 
 
@@ -124,29 +122,6 @@ def named(lines: pd.DataFrame) -> list[str]:
     ]
 
 
-rungs_of = cache(forget_quality_lattice)  # hundreds of lines have a handful of n
-
-
-def quality(D: float, n: int) -> float:
-    """Return the Forget Quality of a distance D between two models on n rows: the p-value of its
-    test, at the nearest D that n rows can have.
-    """
-    rungs = rungs_of(int(n))
-    return rungs[max(round(D * len(rungs)), 1) - 1]
-
-
-def with_quality(lines: pd.DataFrame, folder: Path) -> pd.DataFrame:
-    """Return lines with the Forget Quality of their mean D as `fq_held_out`, because a mean of
-    p-values has no meaning.
-
-    lines: with split and ks_held_out, as in Table 1. folder: of the profile's results.
-    """
-    tests = pd.read_csv(folder / "tables" / "forget_quality.csv")
-    n = lines["split"].map(tests.groupby("split")["n"].max())
-    pairs = zip(lines["ks_held_out"], n)
-    return lines.assign(fq_held_out=[D if pd.isna(D) else quality(D, of) for D, of in pairs])
-
-
 # ---- what the tables of profiles show -----------------------------------------------------------
 def made(results: Path) -> list[str]:
     """Return the profiles of `TITLES` that have results."""
@@ -209,7 +184,6 @@ def scales(results: Path) -> str:
 def strengths(results: Path) -> str:
     """Write what T3 with less tempering and a sharper classifier keeps and hides, at `cpu`."""
     lines, parts = pd.read_csv(results / "profiles" / "cpu" / "tables" / "ablations.csv"), []
-    lines = with_quality(lines, results / "profiles" / "cpu")
     for split, label in LABELLED.items():
         part = lines[lines["split"] == split].set_index("setting").reindex([*STRENGTHS])
         parts.append(f"{label} split, T = {part.loc['tuned', 'T']:g} as tuned:")
@@ -221,7 +195,6 @@ def dials(results: Path) -> str:
     """Write what dials that need no training change on TOFU's text: w for T3, a for a baseline."""
     folder = results / "profiles" / "tofu-cpu" / "tables"
     scores, search = (pd.read_csv(folder / f"{name}.csv") for name in ("tofu", "search"))
-    scores = with_quality(scores, folder.parent)
     scores, search = (each.set_index(["split", "method"]) for each in (scores, search))
     dialled = [key for key in scores.index if key[1].endswith(("(T, w)", "(a)"))]
     plain = [(split, name.partition(" (")[0]) for split, name in dialled]

@@ -4,11 +4,10 @@ from pathlib import Path
 
 import pandas as pd
 
-from t3lab.report.details import LABELLED, LABELS, counted, sampler, shown, spread, with_quality
+from t3lab.report.details import LABELLED, LABELS, counted, sampler, shown, spread
 
 GATED = {
     "D": "ks_held_out",
-    "Forget Quality": "fq_held_out",
     "row r": "paired_r",
     "retain: prob.": "retain_prob",
     "Model Utility": "mu",
@@ -20,14 +19,13 @@ GATED = {
 
 def blocks(results: Path) -> dict[str, str]:
     """Return the generated blocks. gates: what T3 with a gate, neutral tokens and both hides and
-    keeps; Forget Quality is that of the mean D. gate_leaks: rows that leak in 16 samples, by
+    keeps. gate_leaks: rows that leak in 16 samples, by
     sampler. entropy: how well the entropy of answers tells questions to forget from others.
     """
     names = ("gate_cpu", "gate_leak", "entropy")
     lines, ours, told = (
         pd.read_csv(results / "studies" / "gate" / "tables" / f"{n}.csv") for n in names
     )
-    lines = with_quality(lines, results / "profiles" / "cpu")
     dials = [f"{T:g}, {gate:g}" for T, gate in zip(lines["temperature"], lines["gate"])]
     whole = pd.read_csv(results / "profiles" / "cpu" / "tables" / "leak.csv").rename(
         columns={"method": "model"}

@@ -19,6 +19,7 @@ from t3lab.study.ablations import ABLATIONS
 from t3lib import cli
 from t3lib.core.errors import UserError
 from t3lib.core.files import read_json
+from t3lib.tofu.metrics import forget_quality_lattice
 
 RETRAINED = "retrained without the rows"
 SPLIT = "forget10"
@@ -571,6 +572,12 @@ def test_blocks_of_finished_studies_are_those_of_their_tables():
     for row, (_, *cells) in zip(lines, of_finished("profiles/tofu-cpu", "two-bases"), strict=True):
         pairs = [(row[f"{n}_before"], row[f"{n}_now"]) for n in ("fq", "D", "mu_rouge", "mu")]
         assert cells == [f"{before:.2f} → {now:.2f}" for before, now in pairs]
+
+
+def test_forgetting_names_the_smallest_d_that_the_test_rejects():
+    page = (ROOT / "results" / "pages" / "forgetting.md").read_text(encoding="utf-8")
+    least = [(1 + np.argmax(forget_quality_lattice(n) < 0.05)) / n for n in (40, 80, 160, 200, 400)]
+    assert " and ".join(", ".join(f"{D:.3f}" for D in least).rsplit(", ", 1)) in page
 
 
 def test_the_headline_figure_has_every_method_and_value_of_the_tables(tmp_path):
