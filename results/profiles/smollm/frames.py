@@ -87,15 +87,10 @@ def figure(data: dict[str, Any], ink: tuple[str, ...]) -> Figure:
             axis.barh(places, each["tempered"], 0.8, color=grey)
             colours = [true, *[other] * (len(words) - 1)]
             axis.barh(places, each["unlearned"], 0.4, color=colours)
-            axis.text(
-                each["unlearned"][0] + 0.02,
-                0,
-                f"{each['unlearned'][0]:.2f}",
-                color=true,
-                va="center",
-            )
+            end = max(each["tempered"][0], each["unlearned"][0])
+            axis.text(end + 0.02, 0, f"{each['unlearned'][0]:.2f}", color=true, va="center")
             axis.set(
-                xlim=(0, 1.12), xticks=[0, 0.5, 1], facecolor="none", title=f"T = {each['T']:g}"
+                xlim=(0, 1.2), xticks=[0, 0.5, 1], facecolor="none", title=f"T = {each['T']:g}"
             )
             axis.grid(axis="y", visible=False)
             lines = textwrap.wrap(each["answer"], WIDE, max_lines=LINES, placeholder=" …")
