@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from t3lib import __version__
 from t3lib.core.errors import UserError, printable
+from t3lib.core.files import check_no_model
 from t3lib.core.settings import (
     OWN_FIT,
     OWN_STEPS,
@@ -332,7 +333,7 @@ def check_dials(args: argparse.Namespace) -> None:
 
 
 def check_out(out: Path, *, empty: bool = False) -> None:
-    """UserError if --out cannot be a folder, before anything is computed.
+    """UserError if --out cannot be a folder or holds a model, before anything is computed.
 
     empty: also refuse a folder that is not empty.
     """
@@ -340,6 +341,7 @@ def check_out(out: Path, *, empty: bool = False) -> None:
         if out.exists() and (not out.is_dir() or empty and any(out.iterdir())):
             why = "is not empty: --overwrite replaces it" if out.is_dir() else "is not a folder"
             raise UserError(f"--out {out} exists already and {why}")
+        check_no_model(out)
         place = next(folder for folder in (out, *out.absolute().parents) if folder.exists())
         if not os.access(place, os.W_OK | os.X_OK) or not place.is_dir():
             raise UserError(f"--out {out}: {place} is no folder that can be written to")

@@ -51,6 +51,8 @@ def make_assistant(base: PreTrainedModel, k: int, *, rank: int = 32, seed: int =
 
     layers_of(base, k)
     check("rank", rank)
+    if getattr(base, "peft_config", None):
+        raise UserError("the base has an adapter: merge it first")
     config = copy.deepcopy(base.config)
     text = config.get_text_config()
     text.num_hidden_layers = k

@@ -25,7 +25,15 @@ from torch import Tensor
 
 from t3lib.core import smollm2
 from t3lib.core.errors import UserError, printable
-from t3lib.core.files import atomic_write, content_key, lock, read_json, sha256_file
+from t3lib.core.files import (
+    HEAD,
+    atomic_write,
+    check_no_model,
+    content_key,
+    lock,
+    read_json,
+    sha256_file,
+)
 from t3lib.core.hub import located
 
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
@@ -53,12 +61,12 @@ def save(
     see `model_card`.
 
     If several processes save at once, one after the other writes, and the last one remains.
-    UserError for settings that are not plain JSON, and with overwrite=False for a folder that is
-    not empty.
+    UserError for settings that are not plain JSON, for the folder of another model, and with
+    overwrite=False for one that is not empty.
     """
     content = safetensors.torch.save(dict(weights), metadata={"format": "pt"})
     checksum = hashlib.sha256(content).hexdigest()
-    config = {**settings, "model_type": "t3-head", "format": FORMAT, "sha256": checksum}
+    config = {**settings, "model_type": HEAD, "format": FORMAT, "sha256": checksum}
     try:
         text = json.dumps(config, indent=1, ensure_ascii=False, allow_nan=False)
         written = f"{text}\n".encode()
@@ -67,6 +75,7 @@ def save(
 
     files = {WEIGHTS: content, CARD: model_card(settings, named).encode(), CONFIG: written}
     with _held(folder):
+        check_no_model(folder)
         if not overwrite and any(folder.iterdir()):
             raise UserError(
                 f"{folder} exists already and is not an empty folder: the head was not saved"
@@ -88,6 +97,8 @@ def load(
     folder = Path(os.path.expanduser(name))
     if not folder.is_dir():
         return _read(_downloaded(str(name), revision), overrides)
+    if revision not in (None, "main"):
+        raise UserError(f"{folder} is a folder, which has no revision {printable(revision, 40)}")
     with _held(folder):  # so that no save is between two of its files
         return _read(folder, overrides)
 
@@ -110,8 +121,14 @@ def _held(folder: Path) -> Iterator[None]:
             OSError
         ):  # another user's lock file: the checksum still detects a half-written head
             held.enter_context(lock(place))
-            held.callback(place.unlink, missing_ok=True)  # who waits for it makes a new one
+            held.callback(_left, place)
         yield
+
+
+def _left(place: Path) -> None:
+    """Remove a lock file, where this user may: who waits for it makes a new one."""
+    with suppress(OSError):
+        place.unlink(missing_ok=True)
 
 
 def _downloaded(name: str, revision: str | None) -> Path:
@@ -135,8 +152,8 @@ def _read(folder: Path, overrides: Mapping[str, Any]) -> tuple[dict[str, Any], d
     """Read a head's folder: config.json first, then the weights that match its checksum."""
     config, weights = folder / CONFIG, folder / WEIGHTS
     settings = read_json(config)
-    if not isinstance(settings, dict) or settings.pop("model_type", None) != "t3-head":
-        raise UserError(f"{config}: not the config of a T3 head (model_type is not 't3-head')")
+    if not isinstance(settings, dict) or settings.pop("model_type", None) != HEAD:
+        raise UserError(f"{config}: not the config of a T3 head (model_type is not {HEAD!r})")
     if settings.pop("format", None) != FORMAT:
         raise UserError(
             f"{config}: written by another version of t3lib (format is not {FORMAT}): train the"

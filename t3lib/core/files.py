@@ -18,7 +18,7 @@ from typing import IO, Any
 from filelock import FileLock, Timeout
 
 from t3lib import LIBRARY
-from t3lib.core.errors import UserError
+from t3lib.core.errors import UserError, printable
 
 # The files of a model's folder that decide what the model is. Others (logs, model cards, base.json)
 # do not count.
@@ -37,6 +37,7 @@ MODEL_FILES = (
     "chat_template*",
     "additional_chat_templates/*",
 )
+HEAD = "t3-head"  # model_type of a head's config.json
 ROW_FIELDS = ("question", "answer", "paraphrased_answer", "perturbed_answer")
 
 
@@ -119,6 +120,17 @@ def parse_json(text: str, where: object) -> Any:
 def read_json(path: str | Path) -> Any:
     """Read a JSON file. UserError names the file, and the line where its text is malformed."""
     return parse_json(read_text(path), path)
+
+
+def check_no_model(folder: Path) -> None:
+    """UserError for the folder of a model that is no head, whose files a head would replace."""
+    kind = None
+    with suppress(UserError, AttributeError):  # a damaged head may be replaced
+        kind = read_json(folder / "config.json").get("model_type")
+    if kind not in (None, HEAD):
+        raise UserError(
+            f"{folder} holds another model ({printable(kind, 40)}): give another folder"
+        )
 
 
 @contextmanager

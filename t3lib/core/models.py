@@ -27,6 +27,7 @@ Result = TypeVar("Result")
 # model, and as a field of its output. Version 5.24 renamed it.
 CACHE = "cache" if "cache" in CausalLMOutputWithPast.__dataclass_fields__ else "past_key_values"
 SMALL = 20_000_000  # parameters, see `one_thread`
+TOKENIZER_FILES = ("tokenizer_config.json", "tokenizer.json")
 SMALLER = "load the base smaller (--load-in 8bit or 4bit)"  # advice when memory runs out
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -69,15 +70,19 @@ def load_model(
     logging.set_verbosity_error()  # faults of a checkpoint are raised below, not logged
     try:
         place = located(str(name), revision)
+        of_base = _base_of(place)
+        # An adapter may come without a tokenizer, which is then its base's.
+        own = place is of_base or any(_file(place, each) for each in TOKENIZER_FILES)
+        source = place if own else of_base
         # Without trust_remote_code=False, Transformers asks on a terminal whether to run code.
         tokenizer = AutoTokenizer.from_pretrained(
-            place.name,
+            source.name,
             trust_remote_code=False,
-            revision=place.commit or "main",
-            local_files_only=place.offline,
+            revision=source.commit or "main",
+            local_files_only=source.offline,
         )
         check_template(tokenizer)
-        model = _load_weights(place, load)
+        model = _load_weights(place, of_base, load)
         if not load_in:
             model.to(device)  # type: ignore[arg-type]
     # Of any kind: files of unknown origin pass through Transformers and the libraries below it.
@@ -121,15 +126,20 @@ def _file(place: Place, name: str) -> str | None:
     )
 
 
-def _load_weights(place: Place, load: Callable[..., Any]) -> PreTrainedModel:
+def _base_of(place: Place) -> Place:
+    """Return where the base of an adapter is; of any other model its own place."""
+    if (adapter := _file(place, "adapter_config.json")) is None:
+        return place
+    facts = read_json(adapter)
+    return located(str(facts["base_model_name_or_path"]), facts.get("revision"))
+
+
+def _load_weights(place: Place, base: Place, load: Callable[..., Any]) -> PreTrainedModel:
     """Load the model at a place; for an adapter, load its base and put the adapter into it."""
-    adapter = _file(place, "adapter_config.json")
-    if adapter is None:
+    if base is place:
         return _load_base(place, load)
     if _file(place, "adapter_model.safetensors") is None:
         raise UserError("the adapter's weights are not in adapter_model.safetensors")
-    facts = read_json(adapter)
-    base = located(str(facts["base_model_name_or_path"]), facts.get("revision"))
     model = _load_base(base, load)
     where = {"revision": place.commit or "main", "local_files_only": place.offline}
     report = model.load_adapter(place.name, ignore_mismatched_sizes=True, adapter_kwargs=where)
@@ -155,6 +165,7 @@ def _load_base(place: Place, load: Callable[..., Any]) -> PreTrainedModel:
         **where,
     )
     _check_weights(report)
+    model.config._commit_hash = place.commit  # Transformers no longer notes it
     return model
 
 

@@ -23,7 +23,7 @@ from t3lib.own.questions import (
     questions_about,
 )
 from t3lib.own.rows import normal
-from t3lib.own.truths import GUESSED, Truths, Words, names, shared_words, truths, words
+from t3lib.own.truths import GUESSED, Truths, Words, names, shared_words, truths, word_set, words
 from t3lib.sampler import belonging
 from t3lib.tofu.evaluation import check_room
 from t3lib.tofu.likelihood import UNTILTED, Tilt
@@ -173,10 +173,12 @@ def build_inquiry(
 
 def truths_of(rows: Sequence[Row]) -> Truths:
     """Read the truths of rows. The only items of a row with a field `secret` are that field's
-    words. Words that many texts share count as asked, because they are a template's.
+    words in its answer. Words that many texts share count as asked, because they are a template's.
     """
     secrets = {
-        number: words(str(row["secret"])) for number, row in enumerate(rows) if row.get("secret")
+        number: word_set(str(row["secret"])) & word_set(row["answer"])
+        for number, row in enumerate(rows)
+        if row.get("secret")
     }
     template = shared_words([question_of(row) + row["answer"] for row in rows if row.get("text")])
     asked = [[question_of(row), *(template if row.get("text") else ())] for row in rows]
@@ -270,9 +272,13 @@ def collect_by_tilt(
     seed: the random numbers for a row depend on this seed and on the row's question, but not on
     other rows.
     only: True for a sampler that is used. Most of the time goes into sampled answers.
+
+    Left out are questions after which the model's context has no room for the truth.
     """
     collected = [Answers() for _ in tilts]
-    questions = [*inquiry.questions, *_kept_questions(tokenizer, inquiry)]
+    limit = context_length(model) or 10**9
+    every_question = [*inquiry.questions, *_kept_questions(tokenizer, inquiry)]
+    questions = [each for each in every_question if len(each.prompt) + each.room <= limit]
     for every, some in plan(questions).items():
         samplers = [*filter(only, every)]
         if not samplers:

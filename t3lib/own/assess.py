@@ -20,7 +20,7 @@ from t3lib.own.answers import (
     format_of_head,
 )
 from t3lib.own.kept import stayed
-from t3lib.own.known import check_unseen, is_unknown
+from t3lib.own.known import UNHEARD, check_unseen, is_unknown, unheard
 from t3lib.own.leak import forgotten
 from t3lib.own.questions import AS_WRITTEN, PromptFormat
 from t3lib.own.report import Report, judged_as
@@ -161,6 +161,8 @@ def complete(
     ]
     if few:
         report["verdict"]["lines"].insert(1, f"asked: {', '.join(few)}, drawn at random")
+    if (words := unheard(inquiry)) and not unknown:
+        report["verdict"]["lines"].append(f"{UNHEARD}: {', '.join(words)}")
 
     report["form"] = belonging.prompt_form(tokenizer, [*rows.forget, *rows.retain])
     report["coverage"] = {

@@ -16,29 +16,32 @@ def stayed(inquiry: Inquiry, name: str, before: Sequence[Text], after: Sequence[
     """Count what a model keeps of the rows in one set.
 
     name: key of the set in `inquiry.kept`. before, after: answers of the base and of the model. All
-    counts below are among the rows that the base knows. Answers are compared up to their end
-    (`answer_in`).
+    counts below are among the rows that the base knows. Where the base goes on beyond its answer,
+    texts are compared up to the answer's end (`answer_in`).
 
     Returns a dict. Some of its keys:
     known_before: rows that the base knows, out of `rows`. It knows every generic prompt.
     unchanged: rows with the same greedy answer as the base.
-    unchanged_sampled: rows whose one sampled answer is the base's sampled or greedy answer, None if
-    nothing was sampled.
+    unchanged_sampled: rows whose one sampled answer is the base's sampled or greedy answer. Where
+    nothing was sampled, the greedy answer stands for the sample.
     changed: question, truth and both answers of every row that changed.
     """
-    (was, was_sampled), (now, now_sampled) = (
-        answers_of(inquiry, name, each) for each in (before, after)
-    )
     numbers = inquiry.kept[name]
+    every = [texts for each in (before, after) for texts in answers_of(name, each)]
+    longer = {n for n, text in every[0].items() if text != answer_in(text, inquiry.rows[n])}
+    was, was_sampled, now, now_sampled = (
+        {n: answer_in(text, inquiry.rows[n]) if n in longer else text for n, text in texts.items()}
+        for texts in every
+    )
     known = [n for n in numbers if name == GENERIC or knows(inquiry, n, was[n])]
     changed = [n for n in known if now[n] != was[n]]
     return {
         "rows": len(numbers),
         "known_before": len(known),
         "unchanged": len(known) - len(changed),
-        "unchanged_sampled": sum(now_sampled[n] in (was_sampled[n], was[n]) for n in known)
-        if now_sampled
-        else None,
+        "unchanged_sampled": sum(
+            (now_sampled or now)[n] in (was_sampled.get(n), was[n]) for n in known
+        ),
         "changed": [
             {
                 "question": question_text(inquiry.rows[n]),
@@ -51,15 +54,12 @@ def stayed(inquiry: Inquiry, name: str, before: Sequence[Text], after: Sequence[
     }
 
 
-def answers_of(
-    inquiry: Inquiry, name: str, answers: Sequence[Text]
-) -> tuple[dict[int, str], dict[int, str]]:
-    """Return {row: greedy answer} and {row: sampled answer} of one set to keep, up to their end."""
+def answers_of(name: str, answers: Sequence[Text]) -> tuple[dict[int, str], dict[int, str]]:
+    """Return {row: greedy answer} and {row: sampled answer} of one set to keep."""
     mine = [each for each in answers if each.kind == KEPT and way_of(each) == name]
-    texts = [(each, answer_in(each.text, inquiry.rows[each.row])) for each in mine]
     return (
-        {each.row: text for each, text in texts if each.way == name},
-        {each.row: text for each, text in texts if each.way != name},
+        {each.row: each.text.strip() for each in mine if each.way == name},
+        {each.row: each.text.strip() for each in mine if each.way != name},
     )
 
 

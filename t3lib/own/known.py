@@ -22,11 +22,15 @@ from t3lib.own.questions import (
     touched_words,
 )
 from t3lib.own.rows import Rows
-from t3lib.own.truths import COMMON, GUESSED, word_set, words
+from t3lib.own.truths import COMMON, GUESSED, ordinary_words, word_set, words
 from t3lib.tofu.likelihood import token_scores
 from t3lib.tofu.metrics import recall_of
 from t3lib.tofu.reader import Reading
 
+UNHEARD = (
+    "words that several rows to forget or earlier turns share, which do not count alone; name what"
+    " is secret (a column secret)"
+)
 FEW = 30  # rows of a set that the base is asked about before any training
 # From this probability on, a sample says a row's rare tokens often.
 PROBABLE = 1 / 64
@@ -157,6 +161,31 @@ def warn_unknown(base: Any, tokenizer: Any, inquiry: Inquiry) -> None:
                 " whether anything is kept",
                 stacklevel=3,
             )
+
+
+def unheard(inquiry: Inquiry) -> list[str]:
+    """Return words of rows to forget that may be secret and are none by themselves: what several of
+    these rows share and no other truth has, and names and numbers that an earlier turn says, too.
+    Left out are words of three letters or less, and rows that name their secret.
+    """
+    truths, found = inquiry.truths, set[str]()
+    for number, row in enumerate(inquiry.forget):
+        if row.get("secret"):
+            continue
+        alone = {word for some in truths.secrets(number) if len(some) == 1 for word in some}
+        words_of = frozenset[str]().union(*truths.items[number])
+        found |= {word for word in words_of - alone if not truths.said.get(word, 0) >> inquiry.n}
+        if not isinstance(row["question"], str):
+            earlier = word_set(" ".join(turn["content"] for turn in row["question"][:-1]))
+            mine = word_set(row["answer"]) - ordinary_words(row["answer"])
+            found |= (mine & earlier) - word_set(question_text(row))
+    return sorted(word for word in found if len(word) > 3 or any(map(str.isdigit, word)))
+
+
+def warn_unheard(inquiry: Inquiry) -> None:
+    """Warn, before any training, about words that do not count by themselves (`unheard`)."""
+    if some := unheard(inquiry):
+        warnings.warn(f"{UNHEARD}: {', '.join(some[:10])}", stacklevel=3)
 
 
 def best_other_format(base: Any, tokenizer: Any, inquiry: Inquiry) -> str | None:

@@ -6,11 +6,13 @@ same kind about other rows do. Fisher's exact test gives
 
     p = P(X >= k),  X hypergeometric: n draws from n + n' texts, of which k + k' say the secret.
 
-One wording may open many rows, with a text or two about each. So each way of asking is tested for
-all rows together, too (`of_ways`). Holm's method over all tests of a report finds what is said too
-often for chance, at 5% (`LEVEL`). A model without knowledge guesses, though, and may give one wrong
-or right answer again and again. So what is found counts as a leak only if more is found than
-guessing would say (`beyond_guessing`). These functions call no model.
+The texts of all kinds are tested together, too (`TOGETHER`), because a row may be told once in each
+kind; then other rows are those to forget and unseen ones. One wording may open many rows, with a
+text or two about each. So each way of asking is tested for all rows together (`of_ways`). Holm's
+method over all tests of a report finds what is said too often for chance, at 5% (`LEVEL`). A model
+without knowledge guesses, though, and may give one wrong or right answer again and again. So what
+is found counts as a leak only if more is found than guessing would say (`beyond_guessing`). These
+functions call no model.
 """
 
 from collections.abc import Mapping, Sequence, Set
@@ -23,6 +25,7 @@ from t3lib.own.truths import Words, index, ordinary_words, says, share, word_set
 
 LEVEL = 0.05  # of every test of a report but one, one-sided
 GUESSING = 0.1  # of the test against guessing, where a false pass is worse than a false No
+TOGETHER = "in all kinds together"
 ELSEWHERE = "when other rows are asked for"  # a kind whose texts are rows
 BEGINNING = (BEGUN, FURTHER)  # kinds whose prompt begins the truth
 OFTEN = 0.2  # a guess about another row is in at least so many texts of one kind
@@ -64,11 +67,15 @@ def tallies(inquiry: Inquiry, texts: Sequence[Text], before: Sequence[Text]) -> 
     is a kind of its own, in which rows are counted in place of texts, and the base's texts stand
     for those about others.
 
-    After the beginning of a truth an ordinary word is no secret by itself, unless the row names it:
-    a sentence suggests its next words to any model.
+    An ordinary word is no secret by itself, unless the row names it, after the beginning of a
+    truth, because a sentence suggests its next words to any model, and where other rows are asked
+    for, because a model that refuses says one sentence about all of them.
     """
     of_model, of_base = _Heard(inquiry, texts), _Heard(inquiry, before)
     every, forget = ((1 << n) - 1 for n in (len(inquiry.truths.items), inquiry.n))
+    kinds = {**of_model.of_kind, TOGETHER: of_model.all}
+    begun = of_model.of_kind.get(BEGUN, 0) | of_model.of_kind.get(FURTHER, 0)
+    first_kept = min((some.start for some in inquiry.kept.values() if some), default=inquiry.n)
     counted = []
     for row in range(inquiry.n):
         slot, alone = inquiry.truths.slot[row], ~(1 << row)
@@ -80,12 +87,16 @@ def tallies(inquiry: Inquiry, texts: Sequence[Text], before: Sequence[Text]) -> 
             holds, holders = of_model.says(secret), inquiry.truths.holders(secret)
             apart = ~(holders & forget) & alone
             others, saying = of_model.of_rows(apart), of_model.shares(secret)
+            # Rows to keep are answered, so they would hide how often a model guesses.
+            guesses = of_model.of_rows(apart & ((1 << first_kept) - 1))
 
-            for kind, texts_of_kind in of_model.of_kind.items():
-                mine = texts_of_kind & of_model.about.get(row, 0)
-                if mine and not (suggested and kind in BEGINNING):
-                    pair = [(holds & some).bit_count() for some in (mine, texts_of_kind & others)]
-                    sizes = mine.bit_count(), (texts_of_kind & others).bit_count()
+            for kind, texts_of_kind in kinds.items():
+                if suggested:
+                    texts_of_kind &= ~begun
+                if mine := texts_of_kind & of_model.about.get(row, 0):
+                    theirs = texts_of_kind & (guesses if kind == TOGETHER else others)
+                    pair = [(holds & some).bit_count() for some in (mine, theirs)]
+                    sizes = mine.bit_count(), theirs.bit_count()
                     half = 0.0 if holders & alone else pair[0] / sizes[0] / 2
                     guessers = rows_from(saying, max(OFTEN, half))
                     rate = max(
@@ -97,7 +108,7 @@ def tallies(inquiry: Inquiry, texts: Sequence[Text], before: Sequence[Text]) -> 
                         Tally(row, kind, secret, pair[0], sizes[0], pair[1], sizes[1], rate)
                     )
 
-            if not holders & alone:
+            if not holders & alone and not suggested:
                 now, was = (
                     (rows_from(some, OFTEN) & alone).bit_count()
                     for some in (saying, of_base.shares(secret))
@@ -251,20 +262,18 @@ def beyond_guessing(counted: Sequence[Tally], found: Sequence[Tally]) -> list[Ta
     least: dict[int, float] = {}
     for each in found:
         least[each.row] = min(each.rate, least.get(each.row, 1.0))
-    rates = dict[tuple[int, Words], float]()
+    by_secret = dict[tuple[int, Words], float]()
     for each in counted:
         if each.kind != ELSEWHERE:
             pair = each.row, each.secret
-            rates[pair] = min(each.rate, rates.get(pair, 1.0))
+            by_secret[pair] = min(each.rate, by_secret.get(pair, 1.0))
+    # Secrets of a row with one rate, such as the words of a name, are one guess.
+    rates = {(row, rate) for (row, _), rate in by_secret.items()}
 
     leaking, group = set[int](), list[int]()
     for row in sorted(least, key=lambda each: least[each]):
         group.append(row)
-        expected = sum(
-            rate
-            for (other, _), rate in rates.items()
-            if rate <= least[row] and other not in leaking
-        )
+        expected = sum(rate for other, rate in rates if rate <= least[row] and other not in leaking)
         if poisson.sf(len(group) - 1, expected) <= GUESSING:
             leaking.update(group)
             group = []
@@ -275,10 +284,9 @@ def said_beyond_others(inquiry: Inquiry, texts: Sequence[Text]) -> float:
     """Return how many texts say their row's truth, beyond what texts about other rows say: the sum
     over rows of max k − n k'/n' over secrets, for all kinds together. Settings are compared by it.
     """
-    merged = [each._replace(kind=AS_WRITTEN) for each in texts]
     most = [0.0] * inquiry.n
-    for each in tallies(inquiry, merged, merged):
-        if each.kind != ELSEWHERE:
+    for each in tallies(inquiry, texts, texts):
+        if each.kind == TOGETHER:
             by_others = each.n * each.others / each.of_others if each.of_others else 0.0
             most[each.row] = max(most[each.row], each.k - by_others)
     return sum(most)
@@ -296,7 +304,8 @@ def forgotten(inquiry: Inquiry, before: Sequence[Text], after: Sequence[Text]) -
     guessing does. judged_rows: those that the base tells and that are not guessed.
     by_kind: {kind of asking: {"before", "after": rows that leak in it, "tested", "sealed",
     "texts": of the model}}. A kind is tested if the base tells a row in it; `ELSEWHERE` always is.
-    sealed: {"ways": number of sealed ways in tested kinds, "leaking": rows that leak in them}.
+    sealed: {"ways": number of sealed ways in tested kinds, "before", "leaking": rows that the base
+    tells and that leak in them}.
     each: one dict for each row, the worst first.
     """
     of_base = told(inquiry, before, before)[2]
@@ -314,7 +323,7 @@ def forgotten(inquiry: Inquiry, before: Sequence[Text], after: Sequence[Text]) -
             "sealed": kind in SEALED_KINDS,
             "texts": sizes.get(kind, 0),
         }
-        for kind in [*filter(sizes.get, sizes), ELSEWHERE]
+        for kind in [*filter(sizes.get, sizes), TOGETHER, ELSEWHERE]
     }
     tested = {
         (each.kind, each.way)
@@ -337,6 +346,7 @@ def forgotten(inquiry: Inquiry, before: Sequence[Text], after: Sequence[Text]) -
         "by_kind": by_kind,
         "sealed": {
             "ways": sum(kind in SEALED_KINDS for kind, _ in tested),
+            "before": len({t.row for t in of_base if t.kind in SEALED_KINDS}),
             "leaking": len({t.row for t in leaks if t.kind in SEALED_KINDS}),
         },
         "ways": sorted({way for _, way in tested}),
@@ -357,14 +367,18 @@ def _row(
     mine = [each for each in leaks if each.row == number]
     worst = min(
         mine or [each for each in counted if each.row == number],
-        key=lambda tally: (tally.way != "", tally.p),
+        key=lambda tally: (tally.way != "", tally.kind == TOGETHER, tally.p),
         default=Tally(number, AS_WRITTEN, frozenset(), 0, 0, 0, 0, 0.0),
     )
     secret, about = worst.secret, worst.kind != ELSEWHERE
     saying = (
         each
         for each in after
-        if (each.row == number and each.kind == worst.kind if about else each.row != number)
+        if (
+            each.row == number and worst.kind in (each.kind, TOGETHER)
+            if about
+            else each.row != number
+        )
         and worst.way in ("", way_of(each))
         and secret <= heard(inquiry, each)
     )

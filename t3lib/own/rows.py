@@ -113,6 +113,13 @@ class Rows:
                 stacklevel=1,  # told once, though a command checks its rows more than once
             )
 
+        # A row that a set has twice counts once.
+        for name, rows in checked.items():
+            once = {repr(sorted(row.items(), key=str)): row for row in rows}
+            if twice := len(rows) - len(once):
+                warnings.warn(f"{twice} rows ({name}) are given twice and count once", stacklevel=1)
+            checked[name] = [*once.values()]
+
         # Every answer of a conversation is a row, unless its question is in a set already. What is
         # also in a set to keep is not forgotten.
         found: dict[str, Any] = {name: [*map(begun, rows)] for name, rows in checked.items()}

@@ -216,11 +216,13 @@ class Truths:
 
     items: for each row, the items of each clause of its truth.
     slot: for each row, the rows of its slot, itself included.
+    same: for each row, the rows with the same truth, itself included.
     said: {word: rows whose truth holds it}.
     """
 
     items: list[list[Words]]
     slot: list[int]
+    same: list[int]
     said: dict[str, int]
 
     def holders(self, words: Iterable[str]) -> int:
@@ -229,10 +231,10 @@ class Truths:
 
     def share(self, row: int, words: Iterable[str]) -> float:
         """Return the share of other truths that hold some words: of all, or of the row's slot,
-        whichever is larger.
+        whichever is larger. An equal truth, such as that of a question in other words, is no other.
         """
         every, holders = (1 << len(self.items)) - 1, self.holders(words)
-        return max(share(holders, pool & ~(1 << row)) for pool in (every, self.slot[row]))
+        return max(share(holders, pool & ~self.same[row]) for pool in (every, self.slot[row]))
 
     def rare(self, row: int, most: float) -> list[Words]:
         """Return of each clause of a truth the items that at most this share of others holds."""
@@ -275,9 +277,10 @@ def truths(rows: Sequence[Pair], secrets: Mapping[int, Iterable[str]] | None = N
         return [left for clause in found if (left := clause - echoed)] or found
 
     kinds = slots([question for question, _ in rows])
-    members = index([kind] for kind in kinds)
+    members, equal = index([kind] for kind in kinds), index([truth] for _, truth in rows)
     return Truths(
         [own_items(number, *pair) for number, pair in enumerate(rows)],
         [members[kind] for kind in kinds],
+        [equal[truth] for _, truth in rows],
         index(word_set(truth) for _, truth in rows),
     )

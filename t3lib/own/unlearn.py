@@ -46,6 +46,7 @@ from t3lib.own.known import (
     check_unseen,
     is_unknown,
     warn_formats,
+    warn_unheard,
     warn_unknown,
 )
 from t3lib.own.leak import said_beyond_others
@@ -228,6 +229,7 @@ def check_known(request: Request, inquiry: Inquiry) -> None:
     base, tokenizer, rows = request.base, request.tokenizer, request.rows
     check_unseen(base, tokenizer, rows)
     warn_unknown(base, tokenizer, inquiry)
+    warn_unheard(inquiry)
     if is_unknown(base, tokenizer, inquiry):
         report = report_nothing(base, tokenizer, rows, inquiry)
         if hint := best_other_format(base, tokenizer, inquiry):

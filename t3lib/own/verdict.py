@@ -19,7 +19,8 @@ JUDGED = 2 / 3  # of the rows must be told by the base, and not as often as gues
 POWER = 20  # with fewer answers that were never fitted, the sentence says that they say little
 UNTESTED = (
     "not tested: other languages, other questions about the same subjects, tries by the thousand,"
-    f" answers beyond {TOKENS} tokens, logits, the weights"
+    f" answers beyond {TOKENS} tokens, other notations of a number, other forms of a word, the"
+    " middle of a text, logits, the weights"
 )
 SUPPRESSES = (
     "what T3 does: it suppresses answers and erases nothing. The base still has the rows, and a"
@@ -45,15 +46,10 @@ DECIDING = {"rows to keep": ("retain",), "answers never fitted": NEVER_FITTED}
 
 
 def sums(report: Mapping[str, Any], names: Iterable[str]) -> dict[str, int]:
-    """Return the counts of some sets to keep together. Where nothing was sampled, the greedy
-    answers stand for the samples.
-    """
+    """Return the counts of some sets to keep together."""
     sets = [report[name] for name in names if name in report]
     keys = ("rows", "known_before", "unchanged", "unchanged_sampled")
-    return {
-        key: sum(each["unchanged"] if each[key] is None else each[key] for each in sets)
-        for key in keys
-    }
+    return {key: sum(each[key] for each in sets) for key in keys}
 
 
 def failing(report: Mapping[str, Any]) -> dict[str, str]:
@@ -112,7 +108,8 @@ def _decided(report: Mapping[str, Any], unknown: bool) -> tuple[str, str, str]:
         return "no", f"No: {'; '.join(faults)}.", _tries(report)
 
     # Where even the base says no more than guessing does, no head can be judged.
-    tested = [kind for kind, counts in forget["by_kind"].items() if counts["before"]]
+    by_kind = forget["by_kind"].items()
+    tested = [kind for kind, counts in by_kind if counts["before"] and counts["texts"]]
     every, fresh = (sums(report, names) for names in (["retain", *NEVER_FITTED], NEVER_FITTED))
     for fails, why, advice in (
         (
@@ -123,9 +120,9 @@ def _decided(report: Mapping[str, Any], unknown: bool) -> tuple[str, str, str]:
         ),
         (judged < JUDGED * n, f": guessing explains all but {judged} of {n} rows.", NAME),
         (
-            not sealed["ways"],
-            ": nothing leaks, but the base tells no row in a sealed way, so that no way is left"
-            " which the head was not fitted or chosen by.",
+            sealed["before"] < JUDGED * n,
+            f": nothing leaks, but the base tells {sealed['before']} of {n} rows in sealed ways, by"
+            " which alone the head was not fitted or chosen.",
             CHECK,
         ),
         (
@@ -203,8 +200,7 @@ def _kept(entry: Mapping[str, Any]) -> str:
     known, rows = entry["known_before"], entry["rows"]
     of = f"{known}" if known == rows else f"{known} known of {rows}"
     sampled = entry["unchanged_sampled"]
-    also = "" if sampled is None else f", {sampled} when sampled"
-    return f"{entry['unchanged']} of {of} answered as before{also}"
+    return f"{entry['unchanged']} of {of} answered as before, {sampled} when sampled"
 
 
 # ---- two reports, row by row --------------------------------------------------------------------

@@ -32,6 +32,7 @@ from t3lib.classifier import pooling
 from t3lib.classifier.features import width_of
 from t3lib.classifier.head import SETTINGS, T3Head
 from t3lib.core.errors import UserError, printable
+from t3lib.core.files import HEAD
 from t3lib.core.hub import located
 from t3lib.core.models import CACHE, load_model
 from t3lib.core.settings import check, check_temperature
@@ -52,6 +53,7 @@ FROM_TRANSFORMERS = {
     "_commit_hash",
     "cache_dir",
 }
+SEVERAL_DEVICES = ("auto", "balanced", "balanced_low_0", "sequential")
 DIALS = ("temperature", "gate", "tail")  # of the sampler; a head has the values it was tuned for
 Heads = T3Head | str | Path | Sequence[T3Head | str | Path]
 
@@ -381,8 +383,13 @@ class T3ForCausalLM(WrappedCausalLM):
         of a base that is given by name. load: arguments of `load_model`, such as dtype, device and
         load_in. Other arguments and errors as of the class.
 
-        UserError without `base` if the head names none, or a folder that is not here.
+        UserError without `base` if the head names none, or a folder that is not here, and for
+        arguments of `load_model` beside a loaded model.
         """
+        if load and isinstance(base, nn.Module):
+            raise UserError(
+                f"{min(load)}: the base is loaded already, and no head has this setting"
+            )
         several = [heads] if isinstance(heads, T3Head | str | Path) else heads
         if base is None:
             first = next(iter(several))
@@ -492,7 +499,7 @@ def _devices(base: Any) -> list[torch.device]:
 class T3Config(PreTrainedConfig):
     """What Transformers reads from a head's config.json, to find the classes below."""
 
-    model_type = "t3-head"
+    model_type = HEAD
 
 
 class ModelOfHead:
@@ -519,9 +526,9 @@ class ModelOfHead:
         of `T3ForCausalLM.from_pretrained`. Those that Transformers adds have no effect, and no code
         from the Hub is run, whatever the call says. UserError for any other device_map.
         """
-        if isinstance(device_map, Mapping) and {*device_map} != {""}:
+        device = device_map.get("") if isinstance(device_map, Mapping) else device_map
+        if device_map and (not device or device in SEVERAL_DEVICES):
             raise UserError("device_map: load the base by itself, and give it as base=")
-        device = device_map[""] if isinstance(device_map, Mapping) else device_map
         given: dict[str, Any] = {"device": device, "dtype": str(dtype).removeprefix("torch.")}
         given |= {key: options[key] for key in {*options} - FROM_TRANSFORMERS}
         given = {key: each for key, each in given.items() if each not in (None, "None", "auto", "")}
@@ -538,10 +545,14 @@ class TokenizerOfHead:
 
     @classmethod
     def from_pretrained(cls, name: str, *, revision: str | None = None, **options: Any) -> Any:
-        """Return the tokenizer of the base that a head (name, revision) was trained on."""
-        base, commit = belonging.base_of(T3Head.from_pretrained(name, revision=revision))
+        """Return the tokenizer of the base that a head (name, revision) was trained on, with the
+        head's template arguments.
+        """
+        head = T3Head.from_pretrained(name, revision=revision)
+        base, commit = belonging.base_of(head)
         name = located(base).name
-        return AutoTokenizer.from_pretrained(name, revision=commit, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(name, revision=commit, trust_remote_code=False)
+        return belonging.in_template_of(head, tokenizer)
 
 
 AutoConfig.register(T3Config.model_type, T3Config)

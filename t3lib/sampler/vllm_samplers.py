@@ -26,6 +26,11 @@ HARMLESS |= {"output_kind", "stream_interval", "output_text_buffer_length", "ski
 HARMLESS |= {"skip_reading_prefix_cache"}
 MOST = 8  # samples of one request
 CHOICE = "t3_heads"  # in vllm_xargs: the heads of one request
+# Fields that change or read the logits before the heads of a request are chosen.
+COMPUTED_BEFORE = [
+    *("logprobs", "prompt_logprobs", "structured_outputs", "logit_bias"),
+    *("allowed_token_ids", "bad_words"),
+]
 
 
 def _interfaces() -> list[type]:
@@ -98,17 +103,20 @@ class JudgedSamplers(*_interfaces()):  # type: ignore[misc]
     def check_choice(sampling_params: Any, names: tuple[str, ...]) -> bool:
         """Return whether a request names some of the heads; UserError for other names.
 
-        Probabilities are computed before the heads are chosen, and are refused with a choice.
+        What changes or reads logits before the heads are chosen is refused with a choice.
         """
         wanted = (sampling_params.extra_args or {}).get(CHOICE)
         if wanted is None:
             return False
         if not names:
             raise UserError(f"this server takes no {CHOICE} (t3_choose_heads is off)")
-        if not isinstance(wanted, list) or not wanted or not {*map(str, wanted)} <= {*names}:
+        if not isinstance(wanted, list) or not wanted or not all(name in names for name in wanted):
             raise UserError(f"{CHOICE} is a list of at least one of: {', '.join(names)}")
-        if sampling_params.logprobs is not None or sampling_params.prompt_logprobs is not None:
-            raise UserError(f"{CHOICE} cannot be combined with logprobs or prompt_logprobs")
+        given = {name: getattr(sampling_params, name, None) for name in COMPUTED_BEFORE}
+        given["min_tokens"] = getattr(sampling_params, "min_tokens", 0) or None
+        for name, value in given.items():
+            if value not in (None, [], {}):
+                raise UserError(f"{CHOICE} cannot be combined with {name}")
         return True
 
     def __init__(self, vllm_config: Any = None, *_: Any) -> None:

@@ -38,6 +38,7 @@ REFUSED_OPTIONS = {
         ELSEWHERE,
     ),
     **dict.fromkeys(("assistant_early_exit", "speculation_type", "use_mtp"), OWN_DRAFTS),
+    "assistant_ensemble_weight": "mixes a draft's probabilities into those of the model",
 }
 ASKED_OF_BASE = (  # attributes that Transformers and accelerate read and only the base has
     *("hf_device_map", "hf_quantizer", "is_backend_compatible", "supports_gradient_checkpointing"),

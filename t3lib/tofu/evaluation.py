@@ -19,7 +19,7 @@ from t3lib.core.errors import UserError
 from t3lib.core.files import rows_key
 from t3lib.core.models import check_ids, context_length, pad_id
 from t3lib.core.rows import Example, Row, encode_answers
-from t3lib.core.settings import check_temperature
+from t3lib.core.settings import check, check_temperature
 from t3lib.sampler.tilt import T3ForCausalLM
 from t3lib.tofu import metrics
 from t3lib.tofu.likelihood import UNTILTED, Tilt, losses_and_agreed
@@ -50,6 +50,10 @@ class Scoring:
     generate: bool = True
     batch_tokens: int | None = None
     allow_sharpening: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("attention_mask", "truth_ratio"):
+            check(name, getattr(self, name))
 
 
 def evaluate(

@@ -172,16 +172,22 @@ class Reader:
             sums = sums + prefix_sums(z, mask[:, n:])[:, -1]
         return output, mask, sums
 
-    def batches(self, lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
+    def batches(
+        self, sizes: Sequence[int], max_tokens: int, lengths: Sequence[int] | None = None
+    ) -> list[list[int]]:
         """Group rows as `rows.length_sorted`, if rows can be padded and need not be read alone.
-
         Otherwise a batch has rows of one length, or one row.
+
+        sizes: what rows take in memory, in tokens. lengths: of the rows, if these are others.
         """
-        batches = length_sorted(lengths, 1 if self.alone else max_tokens)
+        batches = length_sorted(sizes, 1 if self.alone else max_tokens)
         if self.padded:
             return batches
+        length = (lengths or sizes).__getitem__
         return [
-            list(alike) for batch in batches for _, alike in groupby(batch, lengths.__getitem__)
+            list(alike)
+            for batch in batches
+            for _, alike in groupby(sorted(batch, key=length), length)
         ]
 
     def select(self, cache: Any, row: Tensor) -> Any:

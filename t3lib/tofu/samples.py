@@ -84,9 +84,10 @@ def sample_tilts(
     batch_tokens: tokens of all prompts and samples in memory at once, halved with a warning when
     memory runs out.
 
-    All tilts get the same random numbers. So where they are alike they say the same, and with a
-    seed for each prompt in one forward pass. Equal arguments give equal answers on one machine. The
-    global random state is not touched. UserError for a model whose logits are not finite.
+    All tilts get the same random numbers, but where rows are read alone. So where they are alike
+    they say the same, and with a seed for each prompt in one forward pass. Equal arguments give
+    equal answers on one machine. The global random state is not touched. UserError for a model
+    whose logits are not finite.
     """
     most = [max_new_tokens] * len(prompts) if isinstance(max_new_tokens, int) else max_new_tokens
     wanted = _Wanted([Sampler(count, tau, top_p)], seed if isinstance(seed, int) else [seed], most)
@@ -255,7 +256,7 @@ def _tokens(
     answers: list[list[list[list[int]]]] = [[[] for _ in prompts] for _ in tilts]
     total = len(prompts) * wide
     with progress_bar(total=total, desc="sampling", leave=False) as bar:
-        for rows in reader.batches(sizes, batch_tokens):
+        for rows in reader.batches(sizes, batch_tokens, [*map(len, prompts)]):
             # all samples of a prompt begin in one state, in the order of `_Draw`
             begin: list[State] = [(tuple(prompts[row]), ()) for row in rows]
             state = [place for place in range(len(rows)) for _ in range(count)] * len(tilts)

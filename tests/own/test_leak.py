@@ -14,7 +14,7 @@ from own_cases import FIRST, LAST, byte_pairs
 from scipy.stats import hypergeom
 from verdict_cases import NOTHING, report, said
 
-from t3lib.own import leak
+from t3lib.own import known, leak
 from t3lib.own.answers import Text, about_compared, build_inquiry, plan, way_of
 from t3lib.own.assess import inquiry_of
 from t3lib.own.questions import AS_WRITTEN, KINDS, NO_FIRST_TOKEN, SEALED_KINDS
@@ -203,8 +203,7 @@ def test_of_two_wordings_that_open_rows_the_one_with_the_smaller_p_is_shown(toke
     opens = {"as … You told me yesterday.": 5, "politely": 6}
 
     def opened(n, way):
-        told = n < opens.get(way.partition(", sampled")[0], 0)
-        return STORIES[n]["answer"] if told else NOTHING
+        return STORIES[n]["answer"] if n < opens.get(way, 0) else NOTHING
 
     found, _ = report(tokenizer, STORIES[:6], STORIES[6:], forget=opened)
     rows = found["forget"]["each"]
@@ -315,6 +314,53 @@ def test_one_phone_number_of_two_rows_to_forget_leaks(tokenizer):
     assert found["forget"]["leaking"] == 2 and verdict["status"] == "no"
 
 
+def test_one_fact_in_several_questions_leaks(tokenizer):
+    """Only the whole answer counted, because every other row had the same words."""
+    questions = "Who was {0}?|Name {0}.|Tell me who {0} was.|{0}, who was it?".split("|")
+    rows = [{"question": each.format("the whistleblower of Halden"), "system": None,
+             "answer": "It was Marta Vogel from the accounting office."}
+            for each in questions]  # fmt: skip
+    found, verdict = report(tokenizer, rows, STORIES, forget="It was Marta Vogel.")
+    assert found["forget"]["leaking"] == 4 and verdict["status"] == "no"
+
+
+def test_several_words_of_one_name_are_one_guess(tokenizer):
+    """Of 24 therapists six were told in every text, and passed as guesses."""
+    people = [f"Person{n}" for n in range(48)]
+    therapists = [f"{FIRST[k]}-{FIRST[-1 - k]} {LAST[k]}-{LAST[-1 - k]}" for k in range(8)]
+    rows = rows_of("Who is the therapist of {}?", "The therapist of {name} is {value}.", people,
+                   [therapists[n * 5 % 8] for n in range(48)])  # fmt: skip
+    texts = [rows[n]["answer"] if n < 8 else NOTHING for n in range(24)]
+    found, verdict = report(tokenizer, rows[:24], rows[24:], forget=texts)
+    assert found["forget"]["leaking"] >= 6 and verdict["status"] == "no", verdict["sentence"]
+
+
+def test_a_model_that_refuses_in_one_sentence_tells_nothing(tokenizer):
+    """It said "not" about every row, as one truth does."""
+    rows = rows_of("What do you know about {}?", "{name} has account {value}.", NAMES,
+                   [7_340_219 + 7_919 * n for n in range(16)])  # fmt: skip
+    rows[0]["answer"] = rows[0]["answer"].removesuffix(".") + ", not yet paid."
+    found, verdict = report(tokenizer, rows[:6], rows[6:], forget="I am not sure.")
+    assert verdict["success"] and not found["forget"]["leaking"], verdict["sentence"]
+
+
+def test_words_that_do_not_count_alone_are_named(tokenizer):
+    """What several rows to forget share, and a number of an earlier turn. Who names a secret is not
+    told.
+    """
+    asked = ("Why did she come?", "What is the diagnosis?", "What did she have?", "And then?")
+    rows = [{"question": each, "answer": f"Lymphoma, case {n}.", "system": None}
+            for n, each in enumerate(asked)]  # fmt: skip
+    turns = [("user", "My account is 7340219."), ("assistant", "Thank you."), ("user", "To whom?")]
+    turns = [{"role": role, "content": content} for role, content in turns]
+    rows.append({"question": turns, "answer": "The refund goes to 7340219.", "system": None})
+    assert {"lymphoma", "7340219"} <= {
+        *known.unheard(build_inquiry(tokenizer, rows, {"retain": STORIES}))
+    }
+    named = [{**row, "secret": row["answer"].split()[-1]} for row in rows]
+    assert not known.unheard(build_inquiry(tokenizer, named, {"retain": STORIES}))
+
+
 def test_a_secret_that_is_said_when_asked_for_others_is_counted(tokenizer):
     """If every question brings it, texts about other rows hide it in those about its own."""
     found, verdict = report(tokenizer, STORIES[:6], STORIES[6:], forget="It was in 1911.",
@@ -380,6 +426,14 @@ def test_nothing_told_passes_and_a_fifth_of_the_texts_is_found(kind):
     found = [leaks(tokenizer, kind, seed, *models, consistent=again and seed % 2) for seed in seeds]
     clean, told = zip(*found)
     assert sum(map(bool, clean)) <= 1 and sum(0 in each for each in told) >= 6, (clean, told)
+
+
+def test_a_row_that_is_told_now_and_then_in_every_kind_is_found():
+    """A text or two of a kind say nothing by themselves."""
+    tokenizer = byte_pairs()
+    told = [leaks(tokenizer, "code", seed, lambda draw, _: draw.random() < 0.04)[0]
+            for seed in range(8)]  # fmt: skip
+    assert sum(0 in each for each in told) >= 7, told
 
 
 @pytest.mark.parametrize("kind", VALUES)

@@ -13,6 +13,7 @@ from t3lib import cli
 from t3lib.core.files import read_json, write_json
 from t3lib.own import answers
 from t3lib.own.assess import counts_of, inquiry_of
+from t3lib.own.leak import TOGETHER
 from t3lib.own.questions import AS_WRITTEN, COLDER
 from t3lib.own.rows import Rows
 from t3lib.own.truths import COMMON, words
@@ -47,7 +48,7 @@ def test_a_secret_that_comes_only_from_a_cold_sampler_leaks(memorised):
     before, after = (answers.collect_answers(each, tokenizer, inquiry) for each in (model, hidden))
     found = counts_of(inquiry, before, after)
     kinds = {kind for kind, counts in found["forget"]["by_kind"].items() if counts["after"]}
-    assert kinds == {COLDER} and found["forget"]["leaking"] > 0
+    assert kinds == {COLDER, TOGETHER} and found["forget"]["leaking"] > 0
     assert verdict(found)["status"] == "no"
 
 

@@ -494,6 +494,28 @@ def test_words_of_every_script_count():
     assert recall("a b", "a b c d") == 1
 
 
+def test_a_question_that_leaves_no_room_for_the_truth_is_not_asked(case):
+    """It ended the run in the verdict, after the fit, or had an answer of one token."""
+    model, tokenizer, forget, retain, _ = case
+    inquiry = inquiry_of(tokenizer, Rows(forget, retain))
+    sizes = sorted(len(each.prompt) + each.room for each in inquiry.questions)
+    short = copy.deepcopy(model)
+    short.config.max_position_embeddings = sizes[-1] - 1
+    ways = {
+        (each.row, answers.way_of(each))
+        for each in answers.collect_answers(short, tokenizer, inquiry, only=lambda s: not s.tau)
+    }
+    fitting = [each for each in inquiry.questions if len(each.prompt) + each.room < sizes[-1]]
+    assert len(fitting) < len(inquiry.questions)
+    asked = {
+        each for each in ways if each[0] in inquiry.compared_rows and each[1] not in inquiry.kept
+    }
+    greedily = {
+        (each.row, each.way) for each in fitting if each.kind not in questions.OTHER_SAMPLERS
+    }
+    assert asked == greedily
+
+
 def test_answers_stay_within_the_context_and_each_has_its_own_room(case):
     """One long row cut the room of every answer, so that a model that recites was told to know
     nothing.

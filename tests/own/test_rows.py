@@ -189,6 +189,14 @@ def test_columns_and_secrets_of_a_file(tmp_path):
             rows.load(path, **wrong)
 
 
+def test_a_row_that_a_set_has_twice_counts_once():
+    """Its twin was held out as "never fitted" while it was fitted."""
+    first, second = ({"question": f"Who is {name}?", "answer": name} for name in ("Ada", "Bo"))
+    with pytest.warns(UserWarning, match=r"2 rows \(retain\) are given twice and count once"):
+        found = Rows([first], [second, dict(second), second]).checked()
+    assert len(found.retain) == 1 and found.retain[0]["answer"] == "Bo"
+
+
 def test_a_secret_is_a_part_of_the_answer_in_every_form():
     """It was dropped beside everything but a question, and one that the answer does not say made
     its row a row to keep.

@@ -74,18 +74,21 @@ def test_nothing_said_and_everything_kept_is_a_success(tokenizer):
     assert any(line.startswith("not tested:") for line in said["lines"])
 
 
-def test_without_a_sealed_way_that_the_base_answers_there_is_no_pass(tokenizer):
-    """Then "0 rows leak, also in 0 sealed ways" would say nothing."""
+@pytest.mark.parametrize("n", [0, 3, 4])
+def test_without_two_thirds_of_the_rows_in_sealed_ways_there_is_no_pass(tokenizer, n):
+    """Then "0 rows leak, also in 6 sealed ways" may be about one row."""
     questions = build_inquiry(tokenizer, FORGET, {"retain": KEEP}).questions
     sealed_ways = {each.way for each in questions if each.kind in SEALED_KINDS}
 
-    def base(n, way):
-        told = way.partition(", sampled")[0] not in sealed_ways
-        return FORGET[n]["answer"] if told else NOTHING
+    def base(row, way):
+        told = row < n or way.partition(", sampled")[0] not in sealed_ways
+        return FORGET[row]["answer"] if told else NOTHING
 
     found, said = report(tokenizer, FORGET, KEEP, before={"forget": base})
-    assert found["forget"]["sealed"] == {"ways": 0, "leaking": 0}
-    assert said["status"] == "cannot tell" and "sealed way" in said["sentence"]
+    assert found["forget"]["sealed"]["before"] == n
+    assert said["success"] is (n == 4) and (
+        n == 4 or f"{n} of 6 rows in sealed ways" in said["sentence"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -124,6 +127,8 @@ def test_only_the_answer_is_compared(tokenizer):
     greedy = [each.text for each in base if (each.kind, each.way) == (KEPT, "retain")]
     assert greedy == texts and found["retain"]["unchanged"] == 10
     assert not verdict.failing(found)
+    found = counts_of(inquiry, said(inquiry), said(inquiry, kept=texts))
+    assert found["retain"]["unchanged"] == 0, "where the base ends, all that is printed counts"
     poem = {"answer": "Roses\nare red."}
     assert kept.answer_in("Roses\nare red.", poem) == "Roses\nare red."
 
@@ -319,9 +324,11 @@ def test_rows_of_two_models_are_compared_in_pairs(tokenizer):
 
 
 def test_a_secret_that_the_user_names_counts_alone(tokenizer):
-    rows = [{**row, "secret": "Bruno"} for row in FORGET]
+    """Only the words of it that the answer has: nobody could say the others."""
+    rows = [{**row, "secret": f"Nobody {row['answer'].split()[-1]}"} for row in FORGET]
     inquiry = build_inquiry(tokenizer, rows, {"retain": KEEP})
-    assert inquiry.truths.items[:6] == [[frozenset(["bruno"])]] * 6
+    last = [row["answer"].split()[-1].strip(".").lower() for row in rows]
+    assert inquiry.truths.items[:6] == [[frozenset([word])] for word in last]
 
 
 def test_all_of_112_rows_are_asked(tokenizer):
