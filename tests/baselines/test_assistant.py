@@ -7,12 +7,21 @@ import copy
 import pytest
 import torch
 from families import family
+from peft import LoraConfig
 
 from t3lib.baselines import assistant
+from t3lib.core.errors import UserError
 
 
 def trainable(model):
     return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+
+
+def test_a_base_with_an_adapter_is_refused(tiny_model):
+    base = copy.deepcopy(tiny_model)
+    base.add_adapter(LoraConfig(r=2, target_modules=["q_proj"]))
+    with pytest.raises(UserError, match="merge it first"):
+        assistant.make_assistant(base, 1, rank=2)
 
 
 @pytest.mark.parametrize("k", [1, 2])

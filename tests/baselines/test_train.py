@@ -49,6 +49,8 @@ def test_what_cannot_be_trained_is_one_line(tiny_model, tokenizer):
     examples, frozen = encode_rows(tokenizer, ROWS), copy.deepcopy(tiny_model)
     with pytest.raises(UserError, match="finetune has no setting 'learning_rate'"):
         train.finetune(frozen, examples, pad_id=0, learning_rate=1e-3)
+    with pytest.raises(UserError, match="16 bits"):
+        train.finetune(copy.deepcopy(tiny_model).bfloat16(), examples, pad_id=0)
     frozen.requires_grad_(False)
     with pytest.raises(UserError, match="no weight of the model can be trained"):
         train.finetune(frozen, examples, pad_id=0)

@@ -24,6 +24,7 @@ from transformers.utils import logging
 from t3lib.core import models
 from t3lib.core.errors import UserError
 from t3lib.core.hub import Place
+from t3lib.sampler import belonging
 
 
 def test_folder_round_trip_is_exact(model_folder, tiny_model):
@@ -69,13 +70,17 @@ def adapter(model_folder, tokenizer, tmp_path):
     lora = LoraConfig(r=2, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
     adapted = get_peft_model(base, lora).eval()
     adapted.save_pretrained(tmp_path / "adapter")
-    tokenizer.save_pretrained(tmp_path / "adapter")
     return tmp_path / "adapter", adapted
 
 
-def test_an_adapter_is_loaded_on_its_base(adapter, tiny_model):
+@pytest.mark.parametrize("own", [False, True])
+def test_an_adapter_is_loaded_on_its_base(adapter, tiny_model, tokenizer, own):
+    """With the base's tokenizer, if it has none: PEFT saves none."""
     path, adapted = adapter
-    model, _ = models.load_model(path)
+    if own:
+        tokenizer.save_pretrained(path)
+    model, found = models.load_model(path)
+    assert found.get_vocab() == tokenizer.get_vocab()
     ids = torch.arange(20)[None]
     assert torch.equal(model(ids).logits, adapted(ids).logits)
     assert not torch.allclose(model(ids).logits, tiny_model(ids).logits, atol=1e-3)
@@ -122,6 +127,7 @@ def test_an_adapter_of_a_commit_is_loaded(adapter, monkeypatch):
     """As one of the Hub is: Transformers takes its commit among keywords of its own."""
     monkeypatch.setattr(models, "located", lambda name, revision=None: Place(name, "0" * 40))
     model, _ = models.load_model(adapter[0])
+    assert belonging.base_identity(model)["base_revision"] == "0" * 40
     ids = torch.arange(20)[None]
     assert torch.equal(model(ids).logits, adapter[1](ids).logits)
 

@@ -1,5 +1,6 @@
 """Transformers loads a head by itself, with the base that the head was trained on."""
 
+import copy
 import json
 import shutil
 import subprocess
@@ -10,6 +11,7 @@ import torch
 from conftest import tiny_llama
 from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
 
+from t3lib import cli
 from t3lib.classifier.head import T3Head
 from t3lib.core.errors import UserError
 from t3lib.core.models import load_model
@@ -67,8 +69,45 @@ def test_the_auto_classes_and_the_pipeline_take_a_heads_folder(saved, tokenizer,
         head, dtype="bfloat16", temperature=3.0, w=1.5, **empty
     )
     assert (other.dtype, other.temperature, other.head.w) == (torch.bfloat16, 3.0, 1.5)
-    with pytest.raises(UserError, match="give it as base="):
-        AutoModelForCausalLM.from_pretrained(head, device_map={"model": 0, "lm_head": 1})
+    for several in ({"model": 0, "lm_head": 1}, "auto"):
+        with pytest.raises(UserError, match="give it as base="):
+            AutoModelForCausalLM.from_pretrained(head, device_map=several)
+
+
+def test_what_a_loaded_base_cannot_take_is_refused(saved):
+    """These words did nothing: another T, a head's revision, a dtype, and what is misspelt."""
+    base, head = load_model(saved[0])[0], saved[1]
+    for given in ({"T": 2.5}, {"revision": "v2"}, {"dtype": "bfloat16"}):
+        with pytest.raises(UserError, match=f"{min(given)}: the base is loaded already"):
+            T3ForCausalLM.from_pretrained(head, base=base, **given)
+    with pytest.raises(UserError, match="is a folder, which has no revision v2"):
+        T3Head.from_pretrained(head, revision="v2")
+
+
+def test_a_head_does_not_replace_a_model(saved):
+    """It wrote its 10 MB over the weights of the base."""
+    base, head = saved
+    before = {path.name: path.read_bytes() for path in base.iterdir() if path.is_file()}
+    with pytest.raises(UserError, match="holds another model"):
+        T3Head.from_pretrained(head).save_pretrained(base)
+    with pytest.raises(UserError, match="holds another model"):
+        cli.check_out(base)
+    assert before == {path.name: path.read_bytes() for path in base.iterdir() if path.is_file()}
+    cli.check_out(head)
+
+
+def test_the_tokenizer_of_a_head_has_its_template_arguments(saved, tokenizer):
+    """A pipeline and vLLM's own server asked without them, so with thoughts."""
+    base, folder = saved
+    other = copy.deepcopy(tokenizer)
+    other.chat_template = "{{ greeting }}{% for turn in messages %} {{ turn.content }}{% endfor %}"
+    other.save_pretrained(base)
+    head = T3Head.from_pretrained(folder)
+    head.info["template"] = {"greeting": "Salut."}
+    head.save_pretrained(folder)
+    turn = {"role": "user", "content": "Who?"}
+    found = AutoTokenizer.from_pretrained(folder)
+    assert found.apply_chat_template([turn], tokenize=False) == "Salut. Who?"
 
 
 def test_every_dial_of_a_call_counts(saved):

@@ -765,7 +765,7 @@ def test_copies_outside_tilt_are_whole():
 IDS, MASK = prompt("none")
 EMPTY_ROW = MASK * torch.tensor([[1], [0], [1]])
 PACKED = "continuous batching"
-ELSEWHERE = "elsewhere|itself|own decoding loop|parts of the base"
+ELSEWHERE = "elsewhere|itself|own decoding loop|parts of the base|mixes a draft"
 MODES = [
     dict(penalty_alpha=0.6, top_k=4),
     dict(dola_layers="high"),
@@ -774,6 +774,7 @@ MODES = [
     dict(custom_generate="someone/recipe"),
     dict(assistant_early_exit=1),
     dict(use_mtp=True),
+    dict(assistant_ensemble_weight=0.1),  # took the draft's forgotten text
     dict(generation_config=GenerationConfig(penalty_alpha=0.6, top_k=4)),
 ]
 T5 = T5Config(vocab_size=VOCAB, d_model=HIDDEN, d_kv=8, d_ff=16, num_layers=1)

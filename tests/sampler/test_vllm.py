@@ -368,8 +368,16 @@ def test_a_request_chooses_among_the_heads(served, tiny_model, heads, tmp_path):
             check(SamplingParams(extra_args={"t3_heads": wrong}))
     with pytest.raises(UserError, match="refuses extra_args"):
         check(SamplingParams(extra_args={"t3_heads": ["one"], "more": 1}))
-    with pytest.raises(UserError, match="cannot be combined with logprobs"):
-        check(SamplingParams(extra_args={"t3_heads": ["one"]}, logprobs=0))
+    for name, value in {"logprobs": 0, "min_tokens": 3, "logit_bias": {1: 5.0}}.items():
+        with pytest.raises(UserError, match=f"cannot be combined with {name}"):
+            judged.check_choice(
+                SimpleNamespace(extra_args={"t3_heads": ["one"]}, **{name: value}), ("one",)
+            )
+    with pytest.raises(UserError, match="is a list of"):
+        judged.check_choice(SimpleNamespace(extra_args={"t3_heads": [1]}), ("1",))
+    assert judged.check_choice(
+        SimpleNamespace(extra_args={"t3_heads": ["1"]}, min_tokens=0), ("1",)
+    )
 
     model = module.T3LlamaForCausalLM(vllm_config=config)
     model.load_weights(tiny_model.named_parameters())

@@ -263,6 +263,24 @@ def test_texts_begin_where_greedy_leaves_the_true_answer(tiny_model, tokenizer, 
 
 
 @pytest.mark.parametrize("name", AWKWARD)
+def test_prompts_of_two_lengths_with_texts_of_two_lengths_share_no_batch(name):
+    """10 + 20 and 15 + 15 tokens are as large, and one of them was padded for a model that takes no
+    padding.
+    """
+    reader = Reader(family(name), [])
+    batches = reader.batches([30, 30, 30, 40], 10**6, [10, 15, 10, 10])
+    assert sorted(row for batch in batches for row in batch) == [0, 1, 2, 3]
+    assert reader.padded or [0, 2] in [batch[:2] for batch in batches] or reader.alone
+    assert reader.padded or all(1 not in batch for batch in batches if len(batch) > 1)
+
+
+def test_a_wrong_setting_is_refused_before_the_evaluation():
+    for wrong in ({"truth_ratio": "arithmetik"}, {"attention_mask": "none"}):
+        with pytest.raises(UserError, match=min(wrong)):
+            Scoring(**wrong)
+
+
+@pytest.mark.parametrize("name", AWKWARD)
 def test_rows_of_a_batch_are_scored_as_alone(name, monkeypatch):
     """Prompts of one length with one answer each, so that a batch of any size runs. A mask covers
     the tokens up to the last one read, also where they are read one by one.
