@@ -41,6 +41,7 @@ class Tally(NamedTuple):
     rows to forget, whichever is largest. A row counts if its truth holds the secret, or if the
     model often says it about that row (`OFTEN`). Of a secret that no other truth holds it must also
     be said half as often as about its own row.
+    holders: the rows whose truth holds the secret, as bits.
     way: "", or a way of asking that was tested for all rows together. Then k of n rows are told in
     it. `others` of `of_others` pairs are a row and a secret of another row that a text about the
     first one says.
@@ -54,6 +55,7 @@ class Tally(NamedTuple):
     others: int
     of_others: int
     rate: float
+    holders: int = 0
     p: float = 1.0
     way: str = ""
 
@@ -104,9 +106,8 @@ def tallies(inquiry: Inquiry, texts: Sequence[Text], before: Sequence[Text]) -> 
                         for rows, pool in ((guessers, of_model.rows), (holders, every))
                         for where in (every, slot, forget)
                     )
-                    counted.append(
-                        Tally(row, kind, secret, pair[0], sizes[0], pair[1], sizes[1], rate)
-                    )
+                    counts = (pair[0], sizes[0], pair[1], sizes[1])
+                    counted.append(Tally(row, kind, secret, *counts, rate, holders))
 
             if not holders & alone and not suggested:
                 now, was = (
@@ -262,18 +263,20 @@ def beyond_guessing(counted: Sequence[Tally], found: Sequence[Tally]) -> list[Ta
     least: dict[int, float] = {}
     for each in found:
         least[each.row] = min(each.rate, least.get(each.row, 1.0))
-    by_secret = dict[tuple[int, Words], float]()
+    by_secret = dict[tuple[int, int, Words], float]()
     for each in counted:
         if each.kind != ELSEWHERE:
-            pair = each.row, each.secret
-            by_secret[pair] = min(each.rate, by_secret.get(pair, 1.0))
-    # Secrets of a row with one rate, such as the words of a name, are one guess.
-    rates = {(row, rate) for (row, _), rate in by_secret.items()}
+            secret = each.row, each.holders, each.secret
+            by_secret[secret] = min(each.rate, by_secret.get(secret, 1.0))
+    # Secrets that the same truths hold, at one rate, such as the words of a name, are one guess.
+    guesses = {(row, holders, rate) for (row, holders, _), rate in by_secret.items()}
 
     leaking, group = set[int](), list[int]()
     for row in sorted(least, key=lambda each: least[each]):
         group.append(row)
-        expected = sum(rate for other, rate in rates if rate <= least[row] and other not in leaking)
+        expected = sum(
+            rate for other, _, rate in guesses if rate <= least[row] and other not in leaking
+        )
         if poisson.sf(len(group) - 1, expected) <= GUESSING:
             leaking.update(group)
             group = []

@@ -42,7 +42,7 @@ NAMES = (
 def test_significant_is_holms_method_and_not_bonferronis(others, found):
     """Of p below .05 / 4, .05 / 3, .05 / 2 and .05 all are found; of one test more, none."""
     p = [0.012, 0.016, 0.024, 0.04]
-    several = [leak.Tally(0, "", frozenset(), 0, 0, 0, 0, 0.0, each) for each in p[::-1]]
+    several = [leak.Tally(0, "", frozenset(), 0, 0, 0, 0, 0.0, p=each) for each in p[::-1]]
     assert [each.p for each in leak.significant(several, others)] == p[:found]
 
 
