@@ -14,7 +14,6 @@ PROFILES = {
     "tofu": ("tofu-cpu", {"forget10": 4e-2}),
     "smollm": ("smollm", {"forget05": 1e-2, "forget10": 2e-2}),
 }
-CHOSEN = 2  # T that Forget Quality chose at tofu-cpu, 10% split; smollm has no T3 in this table
 ERRORS = {
     "Forget Error": "forget_error",
     "leak": "leak",
@@ -47,7 +46,8 @@ def blocks(results: Path) -> dict[str, str]:
     each kind of labels. guided_END_second: these settings beside the other retrained model.
     guided_tofu_again: the same of another base, with a search of its own, and RMU by the rule.
     free_texts_tofu: which rows the models of that base give away in free text.
-    errors_END_methods: methods as Forget Quality chose them, beside that model. sharper: powers of
+    errors_END_methods: methods as Forget Quality chose them, T3 at every T with its own learning
+    rate, beside that model. sharper: powers of
     f without tempering, at the rate that the rule chose.
     """
     found = {}
@@ -81,9 +81,15 @@ def blocks(results: Path) -> dict[str, str]:
         found[f"guided_{end}_second"] = lines(second, second["model"].replace(LABELS), measured)
 
         each = pd.read_csv(tables / "errors_each.csv")
-        each = each[(each["method"] != "T3") | (each["temperature"] == CHOSEN)]
-        each = each.sort_values("method", key=lambda names: names.map([*METHODS].index))
-        named = each["method"].replace(LABELS)
+        if "Retrained" not in set(each["method"]):
+            floor = second[(second["model"] == "Retrained") & (second["split"] == "forget10")]
+            each = pd.concat([each, floor.rename(columns={"model": "method"})])
+        order = each["method"].map([*METHODS].index)
+        each = each.assign(order=order).sort_values(["order", "temperature"])
+        named = [
+            LABELS.get(method, method) + ("" if pd.isna(T) else f", T = {T:g}")
+            for method, T in zip(each["method"], each["temperature"])
+        ]
         found[f"errors_{end}_methods"] = lines(each, named, ERRORS | {"kept": "kept"})
 
     tables = results / "profiles" / "tofu-cpu" / "tables"
