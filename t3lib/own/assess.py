@@ -81,9 +81,9 @@ def before_and_after(
         return of_model, of_model
 
     # One head as it is shares the base's passes.
-    of_heads = {(head.gate, head.tail) for head in model.heads}
-    if len(model.heads) == 1 and of_heads == {(model.gate, model.tail)}:
-        tilts = [*UNTILTED, (model.heads[0], model.temperature)]
+    head, *more = model.heads
+    if not more and (head.gate, head.tail) == (model.gate, model.tail):
+        tilts = [*UNTILTED, (head, model.temperature)]
         before, after = collect_by_tilt(model.base, tokenizer, inquiry, tilts, **options)
         return before, after
 

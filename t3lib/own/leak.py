@@ -18,6 +18,8 @@ functions call no model.
 from collections.abc import Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from t3lib.own.answers import Inquiry, Text, way_of
 from t3lib.own.known import knows
 from t3lib.own.questions import AS_WRITTEN, BEGUN, FURTHER, KINDS, SEALED_KINDS, question_text
@@ -228,11 +230,9 @@ def with_p(counted: Sequence[Tally]) -> list[Tally]:
 
     if not counted:
         return []
-    k, n, others, of_others = zip(*((t.k, t.n, t.others, t.of_others) for t in counted))
-    sizes = zip(n, of_others), zip(k, others)
-    total, said = ([sum(pair) for pair in pairs] for pairs in sizes)
-    found = hypergeom.sf([each - 1 for each in k], total, said, n)
-    return [each._replace(p=min(1.0, float(p))) for each, p in zip(counted, found)]
+    k, n, others, of_others = np.array([(t.k, t.n, t.others, t.of_others) for t in counted]).T
+    found = hypergeom.sf(k - 1, n + of_others, k + others, n).clip(max=1.0)
+    return [each._replace(p=float(p)) for each, p in zip(counted, found)]
 
 
 def significant(counted: Sequence[Tally], others: int = 0) -> list[Tally]:

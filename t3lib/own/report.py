@@ -95,19 +95,22 @@ def judged_as(heads: Iterable[Any], sampler: Any) -> dict[str, Any]:
 def save_report(report: Mapping[str, Any], folder: str | Path) -> Path:
     """Write the files of a report into a folder, and return the path of the page.
 
-    texts.jsonl.gz has one line {"model", "row", "kind", "way", "text"} for each text, so that
-    anybody can count again what the report says of a row. "given" are words of the truth that the
-    prompt gave: they do not count. A number that the prompt begins stands whole in its text.
+    texts.jsonl.gz has one line {"model", "row", "kind", "way", "text", "given"} for each text, so
+    that anybody can count again what the report says of a row. "given" are words of the truth that
+    the prompt gave: they do not count. A number that the prompt begins stands whole in its text.
     """
     folder, text = Path(folder), report_page(report)
     write_json(folder / "report.json", report)
-    given, lines = getattr(report, "given", {}), []
-    for model, some in getattr(report, "texts", {}).items():
-        for each in some:
-            told = given.get((way_of(each), each.row), ())
-            more = {"given": sorted(told)} if told else {}
-            line = {"model": model, **each._asdict(), **more}
-            lines.append(json.dumps(line, ensure_ascii=False))
+    given = getattr(report, "given", {})
+    lines = [
+        json.dumps(
+            {"model": model, **each._asdict()}
+            | {"given": sorted(given.get((way_of(each), each.row), ()))},
+            ensure_ascii=False,
+        )
+        for model, some in getattr(report, "texts", {}).items()
+        for each in some
+    ]
     with atomic_write(folder / "texts.jsonl.gz", "wb") as handle:
         handle.write(gzip.compress("\n".join(lines).encode(), mtime=0))
     with atomic_write(folder / "report.html") as handle:

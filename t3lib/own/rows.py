@@ -105,14 +105,6 @@ class Rows:
                         else f"has the same question as {twin}, with another answer"
                     )
                     raise UserError(f"{first} row {number} {how}: {printable(_keys(row)[1], 60)!r}")
-        apart = sum(_apart(row) for rows in checked.values() for row in rows)
-        if apart:
-            warnings.warn(
-                f"{apart} prompts end in a space before their completion, which is then tokenised"
-                " apart from it: put the space at the beginning of the completion",
-                stacklevel=1,  # told once, though a command checks its rows more than once
-            )
-
         # A row that a set has twice counts once.
         for name, rows in checked.items():
             once = {repr(sorted(row.items(), key=str)): row for row in rows}
@@ -289,10 +281,13 @@ def _wordings(value: Any, where: str) -> list[str]:
 
 
 def begun(row: Row) -> Row:
-    """Return a row of plain text that asks nothing as one that is asked by its first words, a third
-    of them and at most eight. A text of one or two words stays as it is. In scripts without spaces
-    a word is a character.
+    """Return a row of plain text with the prompt that it is asked by: a space at its end begins the
+    completion, because "is " and "7" are other tokens than "is 7". A row that asks nothing is asked
+    by its first words, a third of them and at most eight. A text of one or two words stays as it
+    is. In scripts without spaces a word is a character.
     """
+    if row.get("raw") and (asked := row["question"].rstrip(" ")):
+        return {**row, "question": asked, "answer": row["question"][len(asked) :] + row["answer"]}
     parts = re.findall(rf"\s*(?:[{ALONE}]|[^\s{ALONE}]+)", row["answer"])
     if not row.get("raw") or row["question"].strip() or len(parts) < 3:
         return row
@@ -311,12 +306,6 @@ def earlier_answers(row: Row) -> list[Row]:
         for place, turn in enumerate(turns)
         if turn["role"] == "assistant" and question_of({"question": turns[:place]}).strip()
     ]
-
-
-def _apart(row: Row) -> bool:
-    """True if a prompt of plain text ends in a space that should begin its completion."""
-    text = row["question"] if row.get("raw") else ""
-    return text[-1:] == " " and bool(text.strip()) and not row["answer"][:1].isspace()
 
 
 def _keys(row: Row) -> tuple[str, str]:

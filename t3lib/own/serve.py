@@ -275,17 +275,12 @@ anybody who reaches this address may ask; Ctrl-C ends it"""
 
 
 def listening(host: str, port: int) -> socket.socket:
-    """Return a socket that is bound to an address; UserError if it cannot be."""
-    if not 0 <= port < 2**16:  # getaddrinfo would take the rest of a division
-        raise UserError(f"--port {port}: a port is from 0 to {2**16 - 1}")
+    """Return a socket that listens at an address; UserError if it cannot."""
     try:
-        kind, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        place = socket.socket(kind)
-        place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        place.bind(address)
-    except OSError as error:
+        family = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family)
+    except (OSError, OverflowError) as error:
         raise UserError(f"--host {host} --port {port}: {error}") from None
-    return place
 
 
 def vllm_here(but: str = "") -> bool:

@@ -266,18 +266,14 @@ def test_every_file_of_a_request_gets_its_line(tmp_path, capsys):
     ]
 
 
-def test_a_space_between_prompt_and_completion_belongs_to_the_completion(recwarn):
+def test_a_space_between_prompt_and_completion_belongs_to_the_completion():
     """Tokenised apart, "is " and "7" are other tokens than "is 7", which a model was trained on."""
     kept = [{"prompt": "Box two is", "completion": " 8"}]
-    rows.Rows([{"prompt": "Box one is", "completion": " 7"}], kept).checked()
-    assert not recwarn.list
-    apart = rows.Rows([{"prompt": "Box one is ", "completion": "7"}], kept)
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("default")
-        apart.checked()
-        apart.checked()
-    [warning] = told  # a command checks twice, and printed it twice
-    assert "1 prompts end in a space" in str(warning.message)
+    as_trained, apart = (
+        rows.Rows([{"prompt": prompt, "completion": completion}], kept).checked().forget
+        for prompt, completion in (("Box one is", " 7"), ("Box one is ", "7"))
+    )
+    assert as_trained == apart and apart[0]["answer"] == " 7"
 
 
 def test_plain_text_is_all_answer(tokenizer):
