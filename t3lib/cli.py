@@ -258,10 +258,10 @@ def verb(
     return p
 
 
-def add_model(p: Parser, *, required: bool = True) -> None:
+def add_model(p: Parser, *, required: bool = True, dtype: str = "the checkpoint's own") -> None:
     """Add the options that name a model and say how it is loaded.
 
-    required: False where the base of a head is the default.
+    required: False where the base of a head is the default. dtype: the default, in words.
     """
     default = "" if required else " (default: the base of the head)"
     p.add_argument(
@@ -274,7 +274,7 @@ def add_model(p: Parser, *, required: bool = True) -> None:
     p.add_argument(
         "--dtype",
         choices=("float32", "bfloat16", "float16"),
-        help="number format of the weights (default: the checkpoint's own)",
+        help=f"number format of the weights (default: {dtype})",
     )
     p.add_argument("--device", help="cpu, cuda, cuda:1, … (default: a GPU if there is one)")
     p.add_argument(

@@ -151,7 +151,7 @@ def add_serve(verbs: Any) -> None:
         ON_HEAD,
     )
     p.ended = "stopped"
-    add_model(p, required=False)
+    add_model(p, required=False, dtype="that of the head's report")
     p.add_argument("--head", required=True, help=HEADS)
     p.add_argument(
         "--host",
