@@ -263,19 +263,21 @@ def beyond_guessing(counted: Sequence[Tally], found: Sequence[Tally]) -> list[Ta
     least: dict[int, float] = {}
     for each in found:
         least[each.row] = min(each.rate, least.get(each.row, 1.0))
-    by_secret = dict[tuple[int, int, Words], float]()
+    # Secrets that the same several truths hold, such as the words of a name, are one guess.
+    rates = dict[tuple[int, Words | int], float]()
     for each in counted:
         if each.kind != ELSEWHERE:
-            secret = each.row, each.holders, each.secret
-            by_secret[secret] = min(each.rate, by_secret.get(secret, 1.0))
-    # Secrets that the same truths hold, at one rate, such as the words of a name, are one guess.
-    guesses = {(row, holders, rate) for (row, holders, _), rate in by_secret.items()}
+            shared = each.holders.bit_count() > 1
+            guess = each.row, each.holders if shared else each.secret
+            rates[guess] = min(each.rate, rates.get(guess, 1.0))
 
     leaking, group = set[int](), list[int]()
     for row in sorted(least, key=lambda each: least[each]):
         group.append(row)
         expected = sum(
-            rate for other, _, rate in guesses if rate <= least[row] and other not in leaking
+            rate
+            for (other, _), rate in rates.items()
+            if rate <= least[row] and other not in leaking
         )
         if poisson.sf(len(group) - 1, expected) <= GUESSING:
             leaking.update(group)
@@ -287,9 +289,10 @@ def said_beyond_others(inquiry: Inquiry, texts: Sequence[Text]) -> float:
     """Return how many texts say their row's truth, beyond what texts about other rows say: the sum
     over rows of max k − n k'/n' over secrets, for all kinds together. Settings are compared by it.
     """
+    merged = [each._replace(kind=AS_WRITTEN) for each in texts]
     most = [0.0] * inquiry.n
-    for each in tallies(inquiry, texts, texts):
-        if each.kind == TOGETHER:
+    for each in tallies(inquiry, merged, merged):
+        if each.kind == AS_WRITTEN:
             by_others = each.n * each.others / each.of_others if each.of_others else 0.0
             most[each.row] = max(most[each.row], each.k - by_others)
     return sum(most)
