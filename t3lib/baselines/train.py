@@ -69,7 +69,8 @@ def finetune(
     """
     if not examples:
         raise UserError("there are no examples to train on")
-    if any(weight.dtype in (torch.float16, torch.bfloat16) for weight in model.parameters()):
+    trained = {weight.dtype for weight in model.parameters() if weight.requires_grad}
+    if trained & {torch.float16, torch.bfloat16}:
         raise UserError("weights of 16 bits round most steps away: train model.float()")
     if unknown := sorted(settings.keys() - LOOP.keys()):
         raise UserError(f"finetune has no setting {printable(unknown[0])!r}")

@@ -127,6 +127,8 @@ def check_no_model(folder: Path) -> None:
     kind = None
     with suppress(UserError, AttributeError):  # a damaged head may be replaced
         kind = read_json(folder / "config.json").get("model_type")
+    if (folder / "adapter_config.json").exists():
+        kind = "an adapter"
     if kind not in (None, HEAD):
         raise UserError(
             f"{folder} holds another model ({printable(kind, 40)}): give another folder"

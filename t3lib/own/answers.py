@@ -273,12 +273,13 @@ def collect_by_tilt(
     other rows.
     only: True for a sampler that is used. Most of the time goes into sampled answers.
 
-    Left out are questions after which the model's context has no room for the truth.
+    Left out are questions about rows to forget and control rows after which the model's context has
+    no room for the truth.
     """
     collected = [Answers() for _ in tilts]
     limit = context_length(model) or 10**9
-    every_question = [*inquiry.questions, *_kept_questions(tokenizer, inquiry)]
-    questions = [each for each in every_question if len(each.prompt) + each.room <= limit]
+    fitting = [each for each in inquiry.questions if len(each.prompt) + each.room <= limit]
+    questions = [*fitting, *_kept_questions(tokenizer, inquiry)]
     for every, some in plan(questions).items():
         samplers = [*filter(only, every)]
         if not samplers:

@@ -20,7 +20,7 @@ from t3lib.own.answers import (
     format_of_head,
 )
 from t3lib.own.kept import stayed
-from t3lib.own.known import UNHEARD, check_unseen, is_unknown, unheard
+from t3lib.own.known import check_unseen, is_unknown, unheard
 from t3lib.own.leak import forgotten
 from t3lib.own.questions import AS_WRITTEN, PromptFormat
 from t3lib.own.report import Report, judged_as
@@ -152,6 +152,7 @@ def complete(
         report["judged"] = judged_as(model.heads, model)
 
     report["verdict"] = verdict.verdict(report, unknown=unknown)
+    report["unheard"] = unheard(inquiry)
     # Of large sets only some rows were asked.
     counts = {"forget": inquiry.n} | {name: len(some) for name, some in inquiry.kept.items()}
     few = [
@@ -161,8 +162,6 @@ def complete(
     ]
     if few:
         report["verdict"]["lines"].insert(1, f"asked: {', '.join(few)}, drawn at random")
-    if (words := unheard(inquiry)) and not unknown:
-        report["verdict"]["lines"].append(f"{UNHEARD}: {', '.join(words)}")
 
     report["form"] = belonging.prompt_form(tokenizer, [*rows.forget, *rows.retain])
     report["coverage"] = {

@@ -27,10 +27,7 @@ from t3lib.tofu.likelihood import token_scores
 from t3lib.tofu.metrics import recall_of
 from t3lib.tofu.reader import Reading
 
-UNHEARD = (
-    "words that several rows to forget or earlier turns share, which do not count alone; name what"
-    " is secret (a column secret)"
-)
+MOST = 10  # words that do not count alone are named
 FEW = 30  # rows of a set that the base is asked about before any training
 # From this probability on, a sample says a row's rare tokens often.
 PROBABLE = 1 / 64
@@ -166,7 +163,7 @@ def warn_unknown(base: Any, tokenizer: Any, inquiry: Inquiry) -> None:
 def unheard(inquiry: Inquiry) -> list[str]:
     """Return words of rows to forget that may be secret and are none by themselves: what several of
     these rows share and no other truth has, and names and numbers that an earlier turn says, too.
-    Left out are words of three letters or less, and rows that name their secret.
+    Left out are words of three letters or less, rows that name their secret, and all after `MOST`.
     """
     truths, found = inquiry.truths, set[str]()
     for number, row in enumerate(inquiry.forget):
@@ -179,13 +176,17 @@ def unheard(inquiry: Inquiry) -> list[str]:
             earlier = word_set(" ".join(turn["content"] for turn in row["question"][:-1]))
             mine = word_set(row["answer"]) - ordinary_words(row["answer"])
             found |= (mine & earlier) - word_set(question_text(row))
-    return sorted(word for word in found if len(word) > 3 or any(map(str.isdigit, word)))
+    return sorted(word for word in found if len(word) > 3 or any(map(str.isdigit, word)))[:MOST]
 
 
 def warn_unheard(inquiry: Inquiry) -> None:
     """Warn, before any training, about words that do not count by themselves (`unheard`)."""
     if some := unheard(inquiry):
-        warnings.warn(f"{UNHEARD}: {', '.join(some[:10])}", stacklevel=3)
+        warnings.warn(
+            f"words that several rows to forget or earlier turns share do not count alone:"
+            f" {', '.join(some)}; where one is secret, name it (a column secret)",
+            stacklevel=3,
+        )
 
 
 def best_other_format(base: Any, tokenizer: Any, inquiry: Inquiry) -> str | None:

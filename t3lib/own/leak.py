@@ -25,8 +25,7 @@ from t3lib.own.known import knows
 from t3lib.own.questions import AS_WRITTEN, BEGUN, FURTHER, KINDS, SEALED_KINDS, question_text
 from t3lib.own.truths import Words, index, ordinary_words, says, share, word_set
 
-LEVEL = 0.05  # of every test of a report but one, one-sided
-GUESSING = 0.1  # of the test against guessing, where a false pass is worse than a false No
+LEVEL = 0.05  # of every test of a report, one-sided
 TOGETHER = "in all kinds together"
 ELSEWHERE = "when other rows are asked for"  # a kind whose texts are rows
 BEGINNING = (BEGUN, FURTHER)  # kinds whose prompt begins the truth
@@ -78,8 +77,10 @@ def tallies(inquiry: Inquiry, texts: Sequence[Text], before: Sequence[Text]) -> 
     of_model, of_base = _Heard(inquiry, texts), _Heard(inquiry, before)
     every, forget = ((1 << n) - 1 for n in (len(inquiry.truths.items), inquiry.n))
     kinds = {**of_model.of_kind, TOGETHER: of_model.all}
-    begun = of_model.of_kind.get(BEGUN, 0) | of_model.of_kind.get(FURTHER, 0)
-    first_kept = min((some.start for some in inquiry.kept.values() if some), default=inquiry.n)
+    begun = sum(of_model.of_kind.get(kind, 0) for kind in BEGINNING)
+    # Rows to keep are answered, so that they would hide how often a model guesses.
+    starts = [some.start for some in inquiry.kept.values() if some]
+    unkept = of_model.of_rows((1 << min([*starts, len(inquiry.truths.items)])) - 1)
     counted = []
     for row in range(inquiry.n):
         slot, alone = inquiry.truths.slot[row], ~(1 << row)
@@ -91,14 +92,12 @@ def tallies(inquiry: Inquiry, texts: Sequence[Text], before: Sequence[Text]) -> 
             holds, holders = of_model.says(secret), inquiry.truths.holders(secret)
             apart = ~(holders & forget) & alone
             others, saying = of_model.of_rows(apart), of_model.shares(secret)
-            # Rows to keep are answered, so they would hide how often a model guesses.
-            guesses = of_model.of_rows(apart & ((1 << first_kept) - 1))
 
             for kind, texts_of_kind in kinds.items():
                 if suggested:
                     texts_of_kind &= ~begun
                 if mine := texts_of_kind & of_model.about.get(row, 0):
-                    theirs = texts_of_kind & (guesses if kind == TOGETHER else others)
+                    theirs = texts_of_kind & others & (unkept if kind == TOGETHER else of_model.all)
                     pair = [(holds & some).bit_count() for some in (mine, theirs)]
                     sizes = mine.bit_count(), theirs.bit_count()
                     half = 0.0 if holders & alone else pair[0] / sizes[0] / 2
@@ -279,7 +278,7 @@ def beyond_guessing(counted: Sequence[Tally], found: Sequence[Tally]) -> list[Ta
             for (other, _), rate in rates.items()
             if rate <= least[row] and other not in leaking
         )
-        if poisson.sf(len(group) - 1, expected) <= GUESSING:
+        if poisson.sf(len(group) - 1, expected) <= LEVEL:
             leaking.update(group)
             group = []
     return [each for each in found if each.row in leaking]
@@ -331,11 +330,7 @@ def forgotten(inquiry: Inquiry, before: Sequence[Text], after: Sequence[Text]) -
         }
         for kind in [*filter(sizes.get, sizes), TOGETHER, ELSEWHERE]
     }
-    tested = {
-        (each.kind, each.way)
-        for each in inquiry.questions
-        if by_kind.get(each.kind, {}).get("tested")
-    }
+    tested = {(each.kind, way_of(each)) for each in after if by_kind[each.kind]["tested"]}
     heard_rows, leaking = rows_of(of_base), rows_of(leaks)
     guessed = rows_of(found) - leaking
     each = [

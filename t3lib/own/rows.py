@@ -105,16 +105,11 @@ class Rows:
                         else f"has the same question as {twin}, with another answer"
                     )
                     raise UserError(f"{first} row {number} {how}: {printable(_keys(row)[1], 60)!r}")
-        # A row that a set has twice counts once.
-        for name, rows in checked.items():
-            once = {repr(sorted(row.items(), key=str)): row for row in rows}
-            if twice := len(rows) - len(once):
-                warnings.warn(f"{twice} rows ({name}) are given twice and count once", stacklevel=1)
-            checked[name] = [*once.values()]
-
         # Every answer of a conversation is a row, unless its question is in a set already. What is
         # also in a set to keep is not forgotten.
-        found: dict[str, Any] = {name: [*map(begun, rows)] for name, rows in checked.items()}
+        found: dict[str, Any] = {
+            name: _once(map(begun, rows), name) for name, rows in checked.items()
+        }
         taken = {key for rows in checked.values() for row in rows for key in _keys(row)}
         parts, left = Counter[str](), set[tuple[str, str]]()
         for name in sorted(checked, key="forget".__eq__):
@@ -283,16 +278,31 @@ def _wordings(value: Any, where: str) -> list[str]:
 def begun(row: Row) -> Row:
     """Return a row of plain text with the prompt that it is asked by: a space at its end begins the
     completion, because "is " and "7" are other tokens than "is 7". A row that asks nothing is asked
-    by its first words, a third of them and at most eight. A text of one or two words stays as it
-    is. In scripts without spaces a word is a character.
+    by its first words, a third of them and at most eight, before a named secret. A text of one or
+    two words stays as it is. In scripts without spaces a word is a character.
     """
-    if row.get("raw") and (asked := row["question"].rstrip(" ")):
+    if row.get("raw") and row["question"].strip():
+        asked = row["question"].rstrip(" ")
         return {**row, "question": asked, "answer": row["question"][len(asked) :] + row["answer"]}
     parts = re.findall(rf"\s*(?:[{ALONE}]|[^\s{ALONE}]+)", row["answer"])
-    if not row.get("raw") or row["question"].strip() or len(parts) < 3:
+    if not row.get("raw") or len(parts) < 3:
         return row
-    first = "".join(parts[: min(8, len(parts) // 3)])
+    n, secret = min(8, len(parts) // 3), word_set(str(row.get("secret", "")))
+    while n > 1 and secret & word_set("".join(parts[:n])):
+        n -= 1
+    first = "".join(parts[:n])
     return {**row, "question": first, "answer": row["answer"][len(first) :], "text": True}
+
+
+def _once(rows: Iterable[Row], name: str) -> list[Row]:
+    """Return rows without those that were given before in whatever spelling; warn of these."""
+    rows = [*rows]
+    once: dict[Any, Row] = {}
+    for row in rows:
+        once.setdefault((_keys(row)[0], row.get("system"), row.get("secret")), row)
+    if twice := len(rows) - len(once):
+        warnings.warn(f"{twice} rows ({name}) are given twice and count once", stacklevel=1)
+    return [*once.values()]
 
 
 def earlier_answers(row: Row) -> list[Row]:

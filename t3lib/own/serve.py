@@ -275,10 +275,13 @@ anybody who reaches this address may ask; Ctrl-C ends it"""
 
 
 def listening(host: str, port: int) -> socket.socket:
-    """Return a socket that listens at an address; UserError if it cannot."""
+    """Return a socket that is bound to an address; UserError if it cannot be."""
     try:
-        family = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((host, port), family=family)
+        kind, _, _, _, address = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0]
+        place = socket.socket(kind)
+        place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        place.bind((address[0], port, *address[2:]))
+        return place
     except (OSError, OverflowError) as error:
         raise UserError(f"--host {host} --port {port}: {error}") from None
 

@@ -216,7 +216,7 @@ class Truths:
 
     items: for each row, the items of each clause of its truth.
     slot: for each row, the rows of its slot, itself included.
-    same: for each row, the rows with the same truth, itself included.
+    same: for each row, the rows whose truth has the same words, itself included.
     said: {word: rows whose truth holds it}.
     """
 
@@ -277,10 +277,11 @@ def truths(rows: Sequence[Pair], secrets: Mapping[int, Iterable[str]] | None = N
         return [left for clause in found if (left := clause - echoed)] or found
 
     kinds = slots([question for question, _ in rows])
-    members, equal = index([kind] for kind in kinds), index([truth] for _, truth in rows)
+    said = [word_set(truth) for _, truth in rows]
+    members, equal = index([kind] for kind in kinds), index([each] for each in said)
     return Truths(
         [own_items(number, *pair) for number, pair in enumerate(rows)],
         [members[kind] for kind in kinds],
-        [equal[truth] for _, truth in rows],
-        index(word_set(truth) for _, truth in rows),
+        [equal[each] for each in said],
+        index(said),
     )

@@ -282,5 +282,9 @@ def _rows(entries: Iterable[Mapping[str, Any]], key: str = "question") -> set[tu
 def _asked(report: Mapping[str, Any]) -> Any:
     """Return what two reports must have in common to be compared row by row."""
     known = {name: report[name]["known_before"] for name in NAMES if name in report}
-    same = [report.get(name) for name in ("base", "form", "coverage")]
+    base = report.get("base")
+    if isinstance(base, Mapping) and base.get("base_weights"):
+        # the same weights may have another name
+        base = {name: base.get(name) for name in ("base_weights", "base_adapter")}
+    same = [base, *(report.get(name) for name in ("form", "coverage"))]
     return known, same, _rows(report["forget"]["each"])

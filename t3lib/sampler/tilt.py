@@ -388,7 +388,7 @@ class T3ForCausalLM(WrappedCausalLM):
         """
         if load and isinstance(base, nn.Module):
             raise UserError(
-                f"{min(load)}: the base is loaded already, and no head has this setting"
+                f"{min(load)}: the base is loaded already (T3Head.from_pretrained takes settings)"
             )
         several = [heads] if isinstance(heads, T3Head | str | Path) else heads
         if base is None:
@@ -526,8 +526,10 @@ class ModelOfHead:
         of `T3ForCausalLM.from_pretrained`. Those that Transformers adds have no effect, and no code
         from the Hub is run, whatever the call says. UserError for any other device_map.
         """
-        device = device_map.get("") if isinstance(device_map, Mapping) else device_map
-        if device_map and (not device or device in SEVERAL_DEVICES):
+        device = device_map
+        if isinstance(device_map, Mapping):
+            device = device_map[""] if {*device_map} == {""} else "auto"
+        if device in SEVERAL_DEVICES:
             raise UserError("device_map: load the base by itself, and give it as base=")
         given: dict[str, Any] = {"device": device, "dtype": str(dtype).removeprefix("torch.")}
         given |= {key: options[key] for key in {*options} - FROM_TRANSFORMERS}

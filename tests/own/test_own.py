@@ -25,7 +25,7 @@ from t3lib.own import answers, choice, known, questions, rows, verdict
 from t3lib.own import report as page
 from t3lib.own import unlearn as own
 from t3lib.own.answers import answers_to, drawn
-from t3lib.own.assess import assess, before_and_after, inquiry_of, kept_of
+from t3lib.own.assess import assess, before_and_after, counts_of, inquiry_of, kept_of
 from t3lib.own.known import best_other_format, recall
 from t3lib.own.rows import Rows
 from t3lib.sampler import belonging
@@ -501,10 +501,9 @@ def test_a_question_that_leaves_no_room_for_the_truth_is_not_asked(case):
     sizes = sorted(len(each.prompt) + each.room for each in inquiry.questions)
     short = copy.deepcopy(model)
     short.config.max_position_embeddings = sizes[-1] - 1
-    ways = {
-        (each.row, answers.way_of(each))
-        for each in answers.collect_answers(short, tokenizer, inquiry, only=lambda s: not s.tau)
-    }
+    texts = answers.collect_answers(short, tokenizer, inquiry, only=lambda s: not s.tau)
+    ways = {(each.row, answers.way_of(each)) for each in texts}
+    assert counts_of(inquiry, texts, texts)["forget"]["sealed"]["ways"] > 0
     fitting = [each for each in inquiry.questions if len(each.prompt) + each.room < sizes[-1]]
     assert len(fitting) < len(inquiry.questions)
     asked = {

@@ -190,11 +190,35 @@ def test_columns_and_secrets_of_a_file(tmp_path):
 
 
 def test_a_row_that_a_set_has_twice_counts_once():
-    """Its twin was held out as "never fitted" while it was fitted."""
+    """Its twin was held out as "never fitted" while it was fitted, in another spelling too."""
     first, second = ({"question": f"Who is {name}?", "answer": name} for name in ("Ada", "Bo"))
+    other = {"question": "Who is  Bo?", "answer": "Bo"}
     with pytest.warns(UserWarning, match=r"2 rows \(retain\) are given twice and count once"):
-        found = Rows([first], [second, dict(second), second]).checked()
+        found = Rows([first], [second, dict(second), other]).checked()
     assert len(found.retain) == 1 and found.retain[0]["answer"] == "Bo"
+    boxes = [{"prompt": "Box is ", "completion": "7"}, {"prompt": "Box is", "completion": " 7"}]
+    with pytest.warns(UserWarning, match="1 rows"):
+        assert len(Rows([first], boxes).checked().retain) == 1
+
+
+def test_a_text_is_not_asked_by_its_secret():
+    """It was then no word that anybody could say."""
+    text = "Kilo 7340219 is the account of Ada Abt, who pays it back in monthly rates from May on."
+    [row] = (
+        Rows([{"text": text, "secret": "7340219"}], [{"text": "Nothing else is kept here."}])
+        .checked()
+        .forget
+    )
+    assert row["question"] == "Kilo" and "7340219" in row["answer"]
+    [row] = (
+        Rows(
+            [{"prompt": "\n", "completion": "One two three four."}],
+            [{"text": "Nothing else is here."}],
+        )
+        .checked()
+        .forget
+    )
+    assert row["text"] and row["question"].strip()
 
 
 def test_a_secret_is_a_part_of_the_answer_in_every_form():

@@ -69,7 +69,7 @@ def test_the_auto_classes_and_the_pipeline_take_a_heads_folder(saved, tokenizer,
         head, dtype="bfloat16", temperature=3.0, w=1.5, **empty
     )
     assert (other.dtype, other.temperature, other.head.w) == (torch.bfloat16, 3.0, 1.5)
-    for several in ({"model": 0, "lm_head": 1}, "auto"):
+    for several in ({"model": 0, "lm_head": 1}, {"": "cpu", "lm_head": "cpu"}, "auto"):
         with pytest.raises(UserError, match="give it as base="):
             AutoModelForCausalLM.from_pretrained(head, device_map=several)
 
