@@ -69,8 +69,8 @@ def would_say(
     """Would the model produce each row to forget? True if, for one group of rare words, 80% of its
     tokens are ranked first, or their joint probability is at least 1/64 (`PROBABLE`).
 
-    A group is the rare words of one clause, or one word that no other truth holds. In a row without
-    rare words every token counts.
+    A group is the rare words of one clause, or one word that no truth but an equal one holds. In a
+    row without rare words every token counts.
 
     scores: of the rows to forget, from `token_scores` without a tilt. Result: shape (rows,).
     """

@@ -196,12 +196,13 @@ def parts(folder: Path) -> str:
 
 
 def beside_rmu(folder: Path) -> str:
-    """Compare T3 and RMU on the small models that RMU was trained on, in the table of `_compared`.
+    """Compare T3 and RMU on the small models that RMU was trained on, in the table of `_compared`,
+    both by the verdict of the day on which RMU was judged.
 
-    folder: as of `summary`, with rmu.csv.
+    folder: as of `summary`, with rmu.csv and tricks/own.csv.
     """
     names = {"T3": "new fit", "RMU": "RMU", "RMU (keeping)": "RMU (keeping)"}
-    return _compared(_own(folder, False, (DEVELOPED, "rmu.csv")), names)
+    return _compared(_own(folder, False, ("tricks/own.csv", "rmu.csv")), names)
 
 
 def untouched(folder: Path) -> str:
