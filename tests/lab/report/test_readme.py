@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from conftest import ROOT
-from scipy.stats import fisher_exact
+from scipy.stats import binomtest, fisher_exact
 
 from t3lab.report import departures, own, plots_gate, readme, render
 from t3lab.study.ablations import ABLATIONS
@@ -157,11 +157,10 @@ def test_the_numbers_that_people_typed_into_readme_are_those_of_the_tables():
 
     wide = of_small_models()
     retrained = wide.loc["retrained", "status"].value_counts()
-    told = f"of {retrained.sum()} retrained models {retrained['pass']} pass, five get a No."
-    assert told in text and retrained["no"] == 5
-    assert sorted(beyond_retrained(wide)) == [0, 1, 1]
-    told = "in two of three passes a judge gets [one fact more](results/pages/own.md) than of a"
-    assert told in text
+    told = f"of {retrained.sum()} retrained models {retrained['pass']} pass, six get a No."
+    assert told in text and retrained["no"] == 6
+    assert [*beyond_retrained(wide)] == [-1] and len(wide.loc["new fit"]) == 24
+    assert "of 24 small models [one passes](results/pages/own.md), rightly by a judge." in text
 
 
 def of_small_models():
@@ -183,13 +182,13 @@ def test_own_models_are_told_as_their_lines_say():
     wide = of_small_models()
     fits, retrained = wide.loc["new fit"], wide.loc["retrained", "status"].value_counts()
     statuses = fits["status"].value_counts()
-    assert (len(fits), statuses["pass"], statuses["cannot tell"]) == (24, 3, 3)
-    assert "**Of 24 small models that learned their rows by heart three pass the report," in page
-    assert (beyond_retrained(wide) > 0).sum() == 2 and "two of them falsely, and of three" in page
-    assert f"{retrained['pass']} of 24 pass, five get a No." in page and retrained["no"] == 5
-    tells = wide.loc["retrained"].loc["builtin", "leaking"].astype(int)
-    assert "each retrained model of `builtin` 3 to 5 tells one row" in page
-    assert [*tells[[*"345"]]] == [1, 1, 1]
+    assert (len(fits), statuses["pass"], statuses["cannot tell"]) == (24, 1, 2)
+    assert "**Of 24 small models that learned their rows by heart one passes the report," in page
+    assert not (beyond_retrained(wide) > 0).any() and "rightly by a judge, and of two it" in page
+    assert f"{retrained['pass']} of 24 pass, six get a No." in page and retrained["no"] == 6
+    tells = wide.loc["retrained", "leaking"].astype(int)
+    assert "six retrained models tell one to four rows" in page
+    assert sorted(tells[tells > 0]) == [1, 1, 1, 2, 2, 4]
     counts = [
         [fits.loc[(slice(None), seeds), name].astype(int).sum()
          for name in ("leaking", "rows")]
@@ -208,9 +207,14 @@ def test_more_weight_decay_is_told_as_its_lines_say():
     parts = more, wide.loc["new fit"].loc[more.index]
     leaks = [part["leaking"].astype(int).sum() for part in parts]
     stay = [part[[*kept]].astype(int).to_numpy().sum() for part in parts]
-    told = "**As many rows leak** ({}; by `t3 unlearn` {}), and not more answers stay ({}; {})."
-    assert told.format(*leaks, *stay) in page
-    assert abs(leaks[0] - leaks[1]) < 2 and stay[0] <= stay[1]
+    gap = more["leaking"].astype(int) - parts[1]["leaking"].astype(int)
+    p = binomtest(int((gap > 0).sum()), int((gap != 0).sum())).pvalue
+    assert (
+        ((gap < 0).sum(), (gap > 0).sum()) == (5, 1) and leaks[0] < leaks[1] and stay[0] > stay[1]
+    )
+    told = f"**Fewer rows leak** ({leaks[0]}; by `t3 unlearn` {leaks[1]}: in five models fewer, in"
+    assert f"{told} one more, p = {p:.2f})" in page
+    assert "more answers stay ({}; {}: more in three models, fewer in five)".format(*stay) in page
 
 
 def test_the_first_finding_is_that_of_the_table():
@@ -397,7 +401,9 @@ def test_free_text_on_tofus_text_is_that_of_the_table():
 def test_rmu_on_own_rows_is_told_as_its_lines_say():
     folder = ROOT / "results" / "studies" / "own"
     page = " ".join(TEXTS[ROOT / "results" / "pages" / "own.md"].split())
-    lines = pd.concat(pd.read_csv(folder / name, dtype=str) for name in ("rmu.csv", "own.csv"))
+    lines = pd.concat(
+        pd.read_csv(folder / name, dtype=str) for name in ("rmu.csv", "tricks/own.csv")
+    )
 
     def values(model, choice, measure):
         same = (lines["model"] == model) & (lines["choice"] == choice)
