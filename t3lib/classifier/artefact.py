@@ -121,12 +121,12 @@ def _held(folder: Path) -> Iterator[None]:
             OSError
         ):  # another user's lock file: the checksum still detects a half-written head
             held.enter_context(lock(place))
-            held.callback(_left, place)
+            held.callback(_remove_lock, place)
         yield
 
 
-def _left(place: Path) -> None:
-    """Remove a lock file, where this user may: who waits for it makes a new one."""
+def _remove_lock(place: Path) -> None:
+    """Remove a lock file if this user may do so. A process that waits for it makes a new one."""
     with suppress(OSError):
         place.unlink(missing_ok=True)
 

@@ -27,7 +27,7 @@ from t3lib.tofu.likelihood import token_scores
 from t3lib.tofu.metrics import recall_of
 from t3lib.tofu.reader import Reading
 
-MOST = 10  # words that do not count alone are named
+MOST = 10  # at most so many words that are no leak by themselves are named
 FEW = 30  # rows of a set that the base is asked about before any training
 # From this probability on, a sample says a row's rare tokens often.
 PROBABLE = 1 / 64
@@ -161,9 +161,10 @@ def warn_unknown(base: Any, tokenizer: Any, inquiry: Inquiry) -> None:
 
 
 def unheard(inquiry: Inquiry) -> list[str]:
-    """Return words of rows to forget that may be secret and are none by themselves: what several of
-    these rows share and no other truth has, and names and numbers that an earlier turn says, too.
-    Left out are words of three letters or less, rows that name their secret, and all after `MOST`.
+    """Return words of rows to forget that may be secret, though a text that says one of them alone
+    is no leak: those that several of these rows share and no other row has, and names and numbers
+    that an earlier turn of the conversation says, too. At most `MOST`, without words of three
+    letters or less and without rows that name their secret.
     """
     truths, found = inquiry.truths, set[str]()
     for number, row in enumerate(inquiry.forget):
@@ -180,11 +181,12 @@ def unheard(inquiry: Inquiry) -> list[str]:
 
 
 def warn_unheard(inquiry: Inquiry) -> None:
-    """Warn, before any training, about words that do not count by themselves (`unheard`)."""
+    """Warn, before any training, about words that are no leak by themselves (`unheard`)."""
     if some := unheard(inquiry):
         warnings.warn(
-            f"words that several rows to forget or earlier turns share do not count alone:"
-            f" {', '.join(some)}; where one is secret, name it (a column secret)",
+            "these words are in several rows to forget or in an earlier turn, so a text that says"
+            f" one of them alone is no leak: {', '.join(some)}. If one is secret, name it in a"
+            " column secret",
             stacklevel=3,
         )
 

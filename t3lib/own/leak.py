@@ -26,7 +26,7 @@ from t3lib.own.questions import AS_WRITTEN, BEGUN, FURTHER, KINDS, SEALED_KINDS,
 from t3lib.own.truths import Words, index, ordinary_words, says, share, word_set
 
 LEVEL = 0.05  # of every test of a report, one-sided
-TOGETHER = "in all kinds together"
+TOGETHER = "in all kinds together"  # a kind of its own, with the texts of all others
 ELSEWHERE = "when other rows are asked for"  # a kind whose texts are rows
 BEGINNING = (BEGUN, FURTHER)  # kinds whose prompt begins the truth
 OFTEN = 0.2  # a guess about another row is in at least so many texts of one kind

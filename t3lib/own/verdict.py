@@ -121,8 +121,8 @@ def _decided(report: Mapping[str, Any], unknown: bool) -> tuple[str, str, str]:
         (judged < JUDGED * n, f": guessing explains all but {judged} of {n} rows.", NAME),
         (
             sealed["before"] < JUDGED * n,
-            f": nothing leaks, but the base tells {sealed['before']} of {n} rows in sealed ways, by"
-            " which alone the head was not fitted or chosen.",
+            f": nothing leaks, but the base tells only {sealed['before']} of {n} rows in sealed"
+            " ways, the ones by which the head was neither fitted nor chosen.",
             CHECK,
         ),
         (
