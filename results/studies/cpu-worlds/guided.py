@@ -167,6 +167,7 @@ GUIDE_SEED = 5  # of trained guides; retrained models have 0 to 3
 GUIDED = (1, 1.25, 1.4, 1.5, 1.6, 1.75, 2, 2.5, 3, 4, 6, 10)
 HOTTER = (*GUIDED, 16, 25, 40)
 TRAINED = ("small", "smaller", "early")
+TRAINED_ENDS = tuple(f"{kind})" for kind in TRAINED)  # of the names of their models
 FEW = (1, 1.25, 1.5, 2, 3, 4)
 GRIDS = {
     "cpu": Grid(
@@ -578,7 +579,8 @@ def models(
     """Yield the names of some models with their tilts of one model; first the tilts of the base.
 
     hyper: the profile's settings of all methods. settings: of `settings_of`. others: also yield the
-    base itself, T3 with the paper's settings and Retrained. guides: of `guides_of`.
+    base itself, T3 with the paper's settings and Retrained. guides: of `guides_of`. Those that were
+    trained are yielded, too: whoever has one could use it in place of T3.
     """
     tuned, tilts = hyper_of(hyper, "T3", study.split), dict[str, Tilt]()
     if others:
@@ -592,6 +594,9 @@ def models(
         yield [*tilts], study.base, [*tilts.values()]
     if others:
         yield ["Retrained"], retrained(study, 0), UNTILTED
+    for kind in [kind for kind in TRAINED if kind in guides]:
+        model, _ = load_model(guides[kind], **study.load_options)
+        yield [f"guide ({kind})"], model, UNTILTED
 
 
 def row_errors(
@@ -778,7 +783,7 @@ def figure(each: pd.DataFrame) -> Figure:
     drawn, axes = panels(len(splits), len(SHOWN), (6.8, 0.7 + 1.5 * len(splits)), sharex="col")
     for row, split in zip(axes, splits):
         part = each[each["split"] == split]
-        there = {*part["model"]} - {NAMES["chosen"][kind] for kind in TRAINED}
+        there = {name for name in part["model"] if not name.endswith(TRAINED_ENDS)}
         names = [name for name in each["model"].drop_duplicates() if name in there][::-1]
         for axis, (measure, title) in zip(row, SHOWN.items()):
             floor = part.loc[part["model"] == "Retrained", measure].mean()
