@@ -164,7 +164,9 @@ def run(
     running = as_completed(loop=client.loop)
 
     def start() -> None:
+        # First those that waited for most others: long audits would else be left for the end.
         ready = [job for job in waiting if outcomes.keys() >= {*job.after}]
+        ready.sort(key=lambda job: -len(job.after))
         for job in ready[: at_once - running.count()]:
             waiting.remove(job)
             key = f"{job.name}-{run_id}"

@@ -263,6 +263,20 @@ def test_no_worker_has_a_second_job_while_another_has_none(monkeypatch):
     assert len(held) == 6 and max(held) <= 1
 
 
+def test_what_waited_for_most_others_starts_first(monkeypatch):
+    """A long audit that is first in the list when all is ready must not be left for the end."""
+    ended = []
+
+    def work(job, before, place):
+        return Outcome(job.name, "done")
+
+    monkeypatch.setattr(status, "say", lambda outcome, *_: ended.append(outcome.name))
+    todo = [*jobs_for("a", "b"), Job("audit", "06", {}, ("a",), "")]
+    with cluster.client_for(1, None) as client:
+        cluster.run(todo, {}, PLACE, client, 1, work)
+    assert ended == ["a", "audit", "b"]
+
+
 @pytest.mark.attacks
 def test_a_run_ends_when_every_worker_has_ended_for_good(monkeypatch, capsys):
     """Dask gives up a worker that dies while it starts, and would wait for another for ever."""
