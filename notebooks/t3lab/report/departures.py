@@ -94,7 +94,7 @@ DEPARTURES = (
     Departure(
         "RMU: c from 1 to 10, chosen 1",
         "`smollm`: 10 and 100, in a second search of six points, which alone is on file",
-        change="none: in the first, c = 1 and c = 10 had the same D at each of three rates",
+        change="not measured: the first, with c = 1 and 10, is not on file",
     ),
     Departure(
         "ULD: no logit filter, because filters made it worse",

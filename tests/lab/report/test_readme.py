@@ -19,6 +19,7 @@ from t3lab.study.ablations import ABLATIONS
 from t3lib import cli
 from t3lib.core.errors import UserError
 from t3lib.core.files import read_json
+from t3lib.own.kept import too_few
 from t3lib.tofu.metrics import forget_quality_lattice
 
 RETRAINED = "retrained without the rows"
@@ -145,7 +146,7 @@ def test_the_numbers_that_people_typed_into_readme_are_those_of_the_tables():
     for head in ("stronger", "strongest"):
         assert (one(learned, head, 1, "said"), one(learned, head, 1, "as_before")) == (0, 40)
     stay = [one(known, *at, "as_before") for at in (("weak", 2), ("weak", 1), ("strongest", 1))]
-    assert "answers {} stay (at T = 1: {}, and {} with f at 0.04)".format(*stay) in text
+    assert "answers {} stay (at T = 1: {}, and {} with rate 0.04)".format(*stay) in text
 
     cells = cells_of("against", DETAIL)
     told = (cells[row, "told in other ways"].split()[0] for row in ("RMU", "T3"))
@@ -256,18 +257,23 @@ def test_the_first_finding_is_that_of_the_table():
     told = f"on TOFU's text (T = {least['temperature']:g} and a gate, or {power})"
     page = " ".join(TEXTS[ROOT / "results" / "pages" / "least.md"].split())
     assert told in page and least["gate"] < 1
-    assert f"{power} on TOFU" in TEXTS[ROOT / "README.md"]
+    readme, T = " ".join(TEXTS[ROOT / "README.md"].split()), least["temperature"]
+    told = f"[{power}](results/pages/least_tofu.md) cost more than T = {T:g} behind a gate"
+    search = pd.read_csv(tables / "guided_search.csv").query("chosen and labels == 'hard'")
+    prices = (search["retain_error"], sharper.loc[sharper["chosen"], "retain_error"])
+    assert told in readme and prices[0].item() < prices[1].item()
 
 
 def test_what_a_pass_shows_is_exact():
     """Of n rows none leaks with chance (1 - q)^n, which is 5% at the bound q."""
     page = TEXTS[ROOT / "results" / "pages" / "works.md"]
-    leak, _, stay = page[page.index("What does a pass show?") :].partition("All of k")
+    leak, _, stay = page[page.index("What does a pass show?") :].partition("Where all of k")
     for part, shares in ((leak, {10: 26, 40: 7, 100: 3}), (stay, {5: 55, 20: 86})):
         for n, percent in shares.items():
             bound = 0.05 ** (1 / n)
             assert round(100 * (1 - bound if part is leak else bound)) == percent
             assert re.search(rf"{percent}%( of such rows do| do)? if ([nk] is )?{n}\b", part)
+    assert "of 8, two may change" in page and not too_few(6, 8) and too_few(5, 8)
 
 
 def test_the_settings_beside_the_chosen_ones_are_those_of_the_searches():
@@ -452,8 +458,10 @@ def test_the_share_of_answers_that_t3_unlearn_changes_is_that_of_the_small_model
         sum(fits[f"{name}_{key}"].astype(int).sum() for name in ("held_out_retain", "other"))
         for key in ("known_before", "unchanged")
     )
-    told = f"changes {1 - same / known:.0%} of the answers that it was not fitted on (twelve models"
-    assert told in " ".join(TEXTS[ROOT / "results" / "pages" / "neighbours.md"].split())
+    of = f"of the answers that it was not fitted on ({len(fits)} models"
+    assert f"changes {1 - same / known:.0%} {of}" in " ".join(
+        TEXTS[ROOT / "results" / "pages" / "neighbours.md"].split()
+    )
 
 
 @pytest.mark.parametrize("choice", own.PARTS)
