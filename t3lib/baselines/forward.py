@@ -44,7 +44,7 @@ def answer_counts(examples: Sequence[Example]) -> dict[str, float]:
 
     They are the arguments `tokens` and `inverse_tokens` of the losses.
     """
-    lengths = [len(example.ids) - example.n_prompt for example in examples]
+    lengths = [len(example.answer) for example in examples]
     return {
         "tokens": sum(lengths) / len(lengths),
         "inverse_tokens": sum(1 / length for length in lengths) / len(lengths),

@@ -270,6 +270,6 @@ def make_optimizer(
         from bitsandbytes.optim import PagedAdamW8bit
     except ImportError:
         raise UserError(
-            "optimizer paged_adamw_8bit needs bitsandbytes (pip install 't3lib[quant]')"
+            "optimizer paged_adamw_8bit needs bitsandbytes (pip install bitsandbytes)"
         ) from None
     return PagedAdamW8bit(parameters, lr=lr, weight_decay=weight_decay)

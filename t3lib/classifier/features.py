@@ -125,11 +125,11 @@ def extract_features(
 
     def batch_of(rows: Sequence[int]) -> tuple[int, dict[str, Tensor]]:
         some = [examples[row] for row in rows]
-        begun = shared_start([each.ids[: each.n_prompt] for each in some])
+        begun = shared_start([each.prompt for each in some])
         return begun, collate(some, pad, attention_mask)
 
     # Each batch is written to its place in x, whatever the order of the batches.
-    answers = [example.ids[example.n_prompt :] for example in examples]
+    answers = [example.answer for example in examples]
     counts = torch.tensor([len(answer) for answer in answers])
     starts = torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)])
     dtype = torch.float32 if model.dtype == torch.float32 else torch.bfloat16

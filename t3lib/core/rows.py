@@ -127,15 +127,13 @@ def spelled(text: str) -> str:
     return " ".join(unicodedata.normalize("NFC", text).split())
 
 
+def pair(row: Row) -> tuple[str, str]:
+    """Return the question and the answer of a row, both `spelled`."""
+    return spelled(question_of(row)), spelled(row["answer"])
+
+
 def check_disjoint(forget: Sequence[Row], retain: Sequence[Row]) -> None:
-    """Raise UserError if a (question, answer) pair is both a forget row and a retain row.
-
-    Texts are compared as `spelled`.
-    """
-
-    def pair(row: Row) -> tuple[str, str]:
-        return spelled(question_of(row)), spelled(row["answer"])
-
+    """Raise UserError if a `pair` is both of a forget row and of a retain row."""
     kept = {pair(row): number for number, row in enumerate(retain, 1)}
     for number, row in enumerate(forget, 1):
         if (other := kept.get(pair(row))) is not None:
@@ -148,12 +146,22 @@ def check_disjoint(forget: Sequence[Row], retain: Sequence[Row]) -> None:
 class Example:
     """One tokenised question and answer.
 
-    ids: tokens of prompt and answer. n_prompt: number of prompt tokens. The answer is
-    `ids[n_prompt:]`, with the token that ends the turn.
+    ids: tokens of prompt and answer. n_prompt: number of prompt tokens. The answer has the token
+    that ends the turn.
     """
 
     ids: list[int]
     n_prompt: int
+
+    @property
+    def prompt(self) -> list[int]:
+        """The tokens of the prompt."""
+        return self.ids[: self.n_prompt]
+
+    @property
+    def answer(self) -> list[int]:
+        """The tokens of the answer."""
+        return self.ids[self.n_prompt :]
 
 
 Question = (
@@ -524,9 +532,7 @@ def collate(
         n = len(example.ids)
         start = 0 if side == "right" else width - n
         ids[b, start : start + n] = torch.tensor(example.ids)
-        labels[b, start + example.n_prompt : start + n] = torch.tensor(
-            example.ids[example.n_prompt :]
-        )
+        labels[b, start + example.n_prompt : start + n] = torch.tensor(example.answer)
         mask[b, start : start + n] = 1
 
     if attention_mask == "openunlearning":

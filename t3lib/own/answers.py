@@ -77,6 +77,12 @@ class Inquiry:
         """The rows to forget."""
         return self.rows[: self.n]
 
+    @property
+    def unseen(self) -> range:
+        """Numbers of the rows that the model never saw, which follow those to forget."""
+        kept = [some.start for some in self.kept.values() if some]
+        return range(self.n, min(kept, default=len(self.rows)))
+
 
 class Text(NamedTuple):
     """One answer about a row: its kind of asking and its way, with the sampler's name where it was
@@ -242,8 +248,8 @@ def greedy_texts(
 def answers_to(model: Any, tokenizer: Any, rows: Sequence[Row], least: int = 16) -> list[str]:
     """Decode greedy answers to rows, asked as they are. least: as of `rooms`."""
     examples = encode_rows(tokenizer, rows)
-    prompts = [example.ids[: example.n_prompt] for example in examples]
-    truths = [len(example.ids) - example.n_prompt for example in examples]
+    prompts = [example.prompt for example in examples]
+    truths = [len(example.answer) for example in examples]
     return greedy_texts(model, tokenizer, prompts, truths, least=least)[0]
 
 
@@ -302,7 +308,7 @@ def _kept_questions(tokenizer: Any, inquiry: Inquiry) -> list[Question]:
     kept = [(name, number) for name, numbers in inquiry.kept.items() for number in numbers]
     examples = encode_rows(tokenizer, [inquiry.rows[number] for _, number in kept])
     return [
-        Question(KEPT, name, number, each.ids[: each.n_prompt], "", len(each.ids) - each.n_prompt)
+        Question(KEPT, name, number, each.prompt, "", len(each.answer))
         for (name, number), each in zip(kept, examples)
     ]
 
@@ -376,7 +382,7 @@ def ask(
         )
         for number, each in enumerate(question, 1)
     ]
-    prompts = [example.ids[: example.n_prompt] for example in encode_rows(tokenizer, rows)]
+    prompts = [example.prompt for example in encode_rows(tokenizer, rows)]
     check_ids(model, prompts, pad_id(tokenizer))
     check_room(context_length(model), max(map(len, prompts), default=0), max_new_tokens)
 

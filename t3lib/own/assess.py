@@ -56,7 +56,7 @@ def assess(model: Any, tokenizer: Any, rows: Rows, *, seed: int = 0) -> Report:
         inquiry = inquiry_of(tokenizer, rows, head_format)
         if tilted and is_unknown(base, tokenizer, inquiry):
             return report_nothing(model, tokenizer, rows, inquiry)
-        check_unseen(base, tokenizer, rows)
+        check_unseen(base, tokenizer, inquiry)
         return report_on(model, tokenizer, rows, inquiry, seed=seed)
 
 
@@ -161,7 +161,8 @@ def complete(
         if name in counts and counts[name] < len(some := getattr(rows, name))
     ]
     if few:
-        report["verdict"]["lines"].insert(1, f"asked: {', '.join(few)}, drawn at random")
+        place = 2 if report["verdict"]["next"] else 1
+        report["verdict"]["lines"].insert(place, f"asked: {', '.join(few)}, drawn at random")
 
     report["form"] = belonging.prompt_form(tokenizer, [*rows.forget, *rows.retain])
     report["coverage"] = {

@@ -45,8 +45,8 @@ SYMBOLS = {"T": "temperature", "w": "strength"}  # names in --set, and in `Choic
 BASE = "base"  # value of --beside
 EXITS = (
     "Exit code 0 is a pass: no row is told beyond guessing in any kind of asking (Fisher's exact"
-    " test, Holm at 5%), and too few answers to keep changed to show that under 95% stay (an exact"
-    " test). 3: rows leak or answers changed (No); the base tells under two thirds of the rows"
+    " test, Holm at 5%), and no test shows that under 95% of answers to keep stay (of 8, two may"
+    " change). 3: rows leak or answers changed (No); the base tells under two thirds of the rows"
     " (not counting what T3 guesses), in too few ways, or no row to keep that was left out of the"
     " fit (Cannot tell); it knows under a tenth of the rows (Nothing to forget)."
 )
@@ -210,7 +210,7 @@ def add_rows(p: Parser) -> None:
     group.add_argument(
         "--secret-column",
         metavar="NAME",
-        help="column of --forget with the words that must not be said",
+        help="column of --forget with the words that must not be said (default: secret, if there)",
     )
     group.add_argument(
         "--columns",

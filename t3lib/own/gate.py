@@ -151,8 +151,14 @@ class Gate:
             message = f"this server answers {', '.join(served)} and {MODELS} only"
             return await answer(send, 404, error={"message": message})
         try:
-            # Not only for order: a page in a browser cannot send this type to another site unasked.
-            kind = dict(scope.get("headers", ())).get(b"content-type", b"")
+            # A page in a browser cannot send this type to another site unasked, nor, without naming
+            # its own (Origin), to a site whose name it has made this machine's.
+            headers = dict(scope.get("headers", ()))
+            if b"origin" in headers:
+                raise UserError(
+                    "a web page's request is refused (a proxy may take the header Origin away)"
+                )
+            kind = headers.get(b"content-type", b"")
             if kind.split(b";")[0].strip().lower() != b"application/json":
                 raise UserError("a request has the header Content-Type: application/json")
             # In a thread, because a long prompt takes seconds: others are answered meanwhile.
@@ -406,7 +412,7 @@ def check_start(tokenizer: Any, system: str | None) -> None:
     """
     [example] = encode_answers(tokenizer, "Who?", ["Ada."], system)
     text = prompt(tokenizer, "Who?", system)
-    if example.ids[: example.n_prompt] != tokenizer(text, add_special_tokens=False).input_ids:
+    if example.prompt != tokenizer(text, add_special_tokens=False).input_ids:
         raise UserError(
             "the chat template puts something before an answer that a prompt does not have, such"
             " as an empty block of thoughts: unlearn with a template that puts it into the prompt"

@@ -13,7 +13,7 @@ from t3lib.core.errors import UserError
 from t3lib.core.models import pad_id
 from t3lib.core.rows import Row, encode_rows
 from t3lib.own import answers
-from t3lib.own.answers import GENERIC, Inquiry, build_inquiry, drawn
+from t3lib.own.answers import GENERIC, Inquiry
 from t3lib.own.questions import (
     format_of_row,
     in_format,
@@ -77,7 +77,7 @@ def would_say(
     known = np.zeros(inquiry.n, bool)
     examples = encode_rows(tokenizer, inquiry.forget)
     for number, (example, (loss, hit)) in enumerate(zip(examples, scores)):
-        touched = touched_words(tokenizer, example.ids[example.n_prompt :])
+        touched = touched_words(tokenizer, example.answer)
         alone = inquiry.truths.rare(number, 0.0)
         groups = inquiry.truths.rare(number, COMMON)
         groups += [frozenset([word]) for clause in alone for word in clause]
@@ -112,17 +112,12 @@ def is_unknown(base: Any, tokenizer: Any, inquiry: Inquiry) -> bool:
     return not knows_some(int(known.sum()), len(known))
 
 
-def check_unseen(base: Any, tokenizer: Any, rows: Rows) -> None:
+def check_unseen(base: Any, tokenizer: Any, inquiry: Inquiry) -> None:
     """UserError where the base answers more than a quarter of the unseen rows and more than one.
 
     Then it probably saw these rows, and they cannot show what guessing gives.
     """
-    if not rows.unseen:
-        return
-
-    unseen = drawn(rows.unseen, answers.CONTROL_ROWS[1])
-    inquiry = build_inquiry(tokenizer, [], {"unseen": unseen}, [*rows.forget, *rows.retain])
-    known = _known(base, tokenizer, inquiry, dict(zip(inquiry.kept["unseen"], unseen)))
+    known = _known(base, tokenizer, inquiry, {each: inquiry.rows[each] for each in inquiry.unseen})
     if sum(known) > max(1, len(known) / 4):
         raise UserError(
             f"--unseen: the base answers {sum(known)} of {len(known)} rows, so it has seen these"

@@ -79,8 +79,7 @@ def tallies(inquiry: Inquiry, texts: Sequence[Text], before: Sequence[Text]) -> 
     kinds = {**of_model.of_kind, TOGETHER: of_model.all}
     begun = sum(of_model.of_kind.get(kind, 0) for kind in BEGINNING)
     # Rows to keep are answered, so that they would hide how often a model guesses.
-    starts = [some.start for some in inquiry.kept.values() if some]
-    unkept = of_model.of_rows((1 << min([*starts, len(inquiry.truths.items)])) - 1)
+    unkept = of_model.of_rows((1 << inquiry.unseen.stop) - 1)
     counted = []
     for row in range(inquiry.n):
         slot, alone = inquiry.truths.slot[row], ~(1 << row)

@@ -320,8 +320,7 @@ def _encoded(tokenizer: Any, number: int, ways: Ways) -> list[Question]:
             if kind == AS_WRITTEN:
                 raise
             continue
-        cut = example.n_prompt
-        questions.append(Question(kind, way, number, example.ids[:cut], "", len(example.ids) - cut))
+        questions.append(Question(kind, way, number, example.prompt, "", len(example.answer)))
     return questions
 
 

@@ -295,7 +295,7 @@ def vllm_here(but: str = "") -> bool:
         return True
     if not find_spec("uvicorn"):
         why, also = (but, "") if but else ("no server is installed", ", or vllm")
-        raise UserError(f"{why}: pip install 't3lib[serve]'{also}")
+        raise UserError(f"{why}: pip install uvicorn{also}")
     if but:
         print(f"{but}: generate writes the answers", file=sys.stderr)
     return False
@@ -368,6 +368,7 @@ def run_vllm(
             "generation-config": "vllm",
             "hf-overrides": json.dumps(overrides),
             "max-logprobs": 0,
+            "chat-template-content-format": "string",  # as `Gate` renders and checks turns
             "load-format": "safetensors",  # no pickles
             "chat-template": template.name,
         }

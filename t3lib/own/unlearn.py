@@ -77,18 +77,16 @@ class Choices:
     """Settings of the caller.
 
     temperature: T. strength: w; None chooses one of `choice.STRENGTHS` from the evidence.
-    lr: learning rate.
     steps: optimiser steps; None is `settings.OWN_STEPS`.
     untrained, gate, tail: see `T3Head`.
     template: arguments of the chat template, such as {"enable_thinking": False}. The head keeps
     them, and whoever asks with the head uses them.
     seed: decides which rows are held out, the start of the head, and the samples.
-    fit: further settings, named as in `settings.FitSettings`.
+    fit: further settings, such as the learning rate lr, named as in `settings.FitSettings`.
     """
 
     temperature: float = 1.0
     strength: float | None = None
-    lr: float = OWN_FIT.lr
     steps: int | None = None
     untrained: str = "neutral"
     gate: float = 1.0
@@ -98,7 +96,7 @@ class Choices:
     fit: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if taken := {*self.fit} & {"lr", "seed", "w"}:
+        if taken := {*self.fit} & {"seed", "w"}:
             name = min(taken)
             mine = "strength" if name == "w" else name
             raise UserError(f"fit: {name} is a choice of its own: Choices({mine}=…)")
@@ -111,13 +109,8 @@ class Choices:
                 found[name] = check(symbol, value)
 
         # Numbers of other libraries become Python's. Without warmup any number of epochs is right.
-        given = {"warmup_epochs": 0.0, "lr": self.lr, "seed": self.seed} | dict(self.fit)
-        fit = asdict(fit_settings(given))
-        found |= {
-            "lr": fit["lr"],
-            "seed": fit["seed"],
-            "fit": {name: fit[name] for name in self.fit},
-        }
+        fit = asdict(fit_settings({"warmup_epochs": 0.0, "seed": self.seed} | dict(self.fit)))
+        found |= {"seed": fit["seed"], "fit": {name: fit[name] for name in self.fit}}
         for name, value in found.items():
             object.__setattr__(self, name, value)
 
@@ -127,7 +120,7 @@ class Choices:
         steps = self.steps or OWN_STEPS
         epochs = self.fit.get("epochs", -(-steps // steps_per_epoch(n_forget, batch_size)))
         length = {"epochs": epochs, "warmup_epochs": OWN_WARMUP * epochs}
-        return replace(OWN_FIT, lr=self.lr, seed=self.seed, **length | dict(self.fit))
+        return replace(OWN_FIT, seed=self.seed, **length | dict(self.fit))
 
 
 class NothingToForget(UserError):
@@ -204,7 +197,14 @@ def checked_request(model: Any, tokenizer: Any, rows: Rows, choices: Choices) ->
             some = f"forget row {number}, a wording:"
             encode_within_context(base, tokenizer, [reworded(row, text)], some)
     warn_formats(rows)
-    return Request(base, tokenizer, hold_out(rows, choices.seed), choices.seed)
+    rows = hold_out(rows, choices.seed)
+    if not (rows.held_out_retain or rows.other):
+        warnings.warn(
+            f"no row to keep is left out of the fit, so that no verdict is a pass: give {FEWEST} or"
+            " more (--retain), or some that no head is fitted on (--other)",
+            stacklevel=3,
+        )
+    return Request(base, tokenizer, rows, choices.seed)
 
 
 def hold_out(rows: Rows, seed: int) -> Rows:
@@ -227,7 +227,7 @@ def check_known(request: Request, inquiry: Inquiry) -> None:
     it knows the unseen rows (UserError). A warning says in which other format it knows them.
     """
     base, tokenizer, rows = request.base, request.tokenizer, request.rows
-    check_unseen(base, tokenizer, rows)
+    check_unseen(base, tokenizer, inquiry)
     warn_unknown(base, tokenizer, inquiry)
     warn_unheard(inquiry)
     if is_unknown(base, tokenizer, inquiry):

@@ -282,7 +282,7 @@ def check_prompt(head: Any, tokenizer: PreTrainedTokenizerBase, rows: Sequence[R
 
     if info.get("attention_mask") == "openunlearning":
         padding, examples = pad_id(tokenizer), encode_rows(tokenizer, rows)
-        if any(padding in example.ids[: example.n_prompt] for example in examples):
+        if any(padding in example.prompt for example in examples):
             hidden = "hides tokens that everybody else shows the model"
             wrong.append(f"the attention mask openunlearning, which {hidden}")
 
@@ -337,8 +337,8 @@ def check_base(head: Any, model: nn.Module) -> None:
         )
         raise UserError(
             f"the head was trained on {trained}, the base is {loaded}{hint if files else ''}:"
-            " unlearning may fail silently; use its own base, or say in Python that you mean this"
-            " one (other_base=True)"
+            " unlearning may fail silently; use its own base (--model, of an adapter its folder),"
+            " or say in Python that you mean this one (other_base=True)"
         )
 
 

@@ -123,17 +123,16 @@ def score(
     # The first example of each row has the true answer.
     first = np.cumsum([0, *(len(row) for row in rows)])[:-1].tolist()
     true = [flat[index] for index in first]
-    answers = [answer_text(tokenizer, example.ids[example.n_prompt :]) for example in true]
+    answers = [answer_text(tokenizer, example.answer) for example in true]
     compared = first if scoring.generate else ()
     losses, agreed = losses_and_agreed(model, flat, reading, chosen, compared)
 
     # Each text begins with as much of the true answer as greedy decoding writes too.
     texts: list[list[str]] = []
     if scoring.generate:
-        prompts = [example.ids[: example.n_prompt] for example in true]
+        prompts = [example.prompt for example in true]
         begun = [
-            [example.ids[example.n_prompt :][:n] for example, n in zip(true, of_tilt[first])]
-            for of_tilt in agreed
+            [example.answer[:n] for example, n in zip(true, of_tilt[first])] for of_tilt in agreed
         ]
         most = scoring.max_new_tokens
         written = greedy(model, prompts, reading, chosen, max_new_tokens=most, begun=begun)

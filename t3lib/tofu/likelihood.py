@@ -85,8 +85,8 @@ def answer_losses(
     """Mean over answer tokens of -ln p_hat(token | prefix), for every tilt and example.
 
     tilts: pairs (head, T); p_hat ∝ p^(1/T) f (Eq. 5), with f = 1 for head None. Returns
-    (n_tilts, n_examples), computed in float32 and averaged in float64. The average is over the
-    tokens `ids[n_prompt:]`, end of turn included (Appendix F.3's |a|). UserError for an example
+    (n_tilts, n_examples), computed in float32 and averaged in float64. The average is over all
+    tokens of the answer, end of turn included (Appendix F.3's |a|). UserError for an example
     without an answer and for a model whose probabilities are not finite.
     """
     return losses_and_agreed(model, examples, reading, tilts, ())[0]
@@ -108,7 +108,7 @@ def losses_and_agreed(
     compared, and where `_read_alike` is. Where two tokens are equally likely up to rounding, it may
     take one and `writing` the other.
     """
-    lengths = torch.tensor([len(example.ids) - example.n_prompt for example in examples])
+    lengths = torch.tensor([len(example.answer) for example in examples])
     alike = torch.zeros(len(examples), dtype=torch.int64)
     for index in compared:
         alike[index] = _read_alike(examples[index], reading)
@@ -144,7 +144,7 @@ def _read_alike(example: Example, reading: Reading) -> int:
     (decoding does as `generate`), so the number is 0 there. Tokens after the end of a text are not
     decoded. Those after the first hidden one of an answer are decoded with that in sight.
     """
-    prompt, answer = example.ids[: example.n_prompt], example.ids[example.n_prompt :]
+    prompt, answer = example.prompt, example.answer
     hidden = {reading.pad_id} if reading.attention_mask == "openunlearning" else set()
     if hidden.intersection(prompt):
         return 0
@@ -267,7 +267,7 @@ def by_token(
     """
 
     def tables(batch_tokens: int) -> list[NDArray[np.float64]]:
-        rows: list[list[Any]] = [[None] * (len(each.ids) - each.n_prompt) for each in examples]
+        rows: list[list[Any]] = [[None] * (len(each.answer)) for each in examples]
         sized = replace(reading, batch_tokens=batch_tokens)
 
         # positions come batch by batch, tables are by example and token
@@ -297,7 +297,7 @@ def answer_tokens(example: Example, ends: Sequence[int]) -> int:
     """Return the number of answer tokens without the end of turn. An answer that is only an end of
     turn keeps it.
     """
-    length = len(example.ids) - example.n_prompt
+    length = len(example.answer)
     return length - (length > 1 and example.ids[-1] in ends)
 
 
@@ -348,9 +348,9 @@ def answer_positions(
     budget = reading.batch_tokens or default_batch_tokens(model)
     members: dict[tuple[int, ...], list[int]] = {}
     for index, example in enumerate(examples):
-        if len(example.ids) <= example.n_prompt:
+        if not example.answer:
             raise UserError(f"example {index + 1} has no answer tokens")
-        members.setdefault(tuple(example.ids[: example.n_prompt]), []).append(index)
+        members.setdefault(tuple(example.prompt), []).append(index)
     prompts = list(members)
     reader = Reader(model, heads)
 
@@ -358,7 +358,7 @@ def answer_positions(
         rows, indices = zip(
             *((place, index) for place, i in enumerate(chosen) for index in members[prompts[i]])
         )
-        answers = [examples[index].ids[examples[index].n_prompt :] for index in indices]
+        answers = [examples[index].answer for index in indices]
         prefix = _prefill(reader, [prompts[i] for i in chosen], reading, max(map(len, answers)))
         row, numbers = (
             torch.tensor(values, device=prefix.mask.device) for values in (rows, indices)

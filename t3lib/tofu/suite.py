@@ -251,7 +251,7 @@ def score_answers(
         {
             "tokens": tokens,
             "n_tokens": answer_tokens(example, reading.eos_ids),
-            "text": answer_text(tokenizer, example.ids[example.n_prompt :]),
+            "text": answer_text(tokenizer, example.answer),
         }
         for example, tokens in zip(examples, table)
     ]

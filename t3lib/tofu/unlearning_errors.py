@@ -120,7 +120,7 @@ def errors(
     for part, examples in answers.items():
         models = [model, *retrained.values()]
         sums = _summed(models, examples, reading, tilts, MEASURES[part], tau)
-        tokens = [len(example.ids) - example.n_prompt for example in examples]
+        tokens = [len(example.answer) for example in examples]
 
         for result, of_tilt in zip(results, sums):
             for name, of_judge in zip(retrained, of_tilt):

@@ -133,7 +133,7 @@ def test_openunlearning_mask_leaves_end_of_turn_tokens_out(tiny_model, tokenizer
     other.pad_token = other.eos_token
     found = extract(tiny_model, other, attention_mask="openunlearning")
     example = encode_rows(other, FORGET)[0]
-    ids = torch.tensor([example.ids[: example.n_prompt]], device=tiny_model.device)
+    ids = torch.tensor([example.prompt], device=tiny_model.device)
     mask = (ids != other.eos_token_id).long()
     assert mask.sum() < ids.shape[1]
     with torch.no_grad():
@@ -206,7 +206,7 @@ def everything(model, tokenizer):
     settings = {"epochs": 3, "warmup_epochs": 1, "rank": 3, "lr": 1e-2, "decay": "l2"}
     head = fit_head(known, vocab_size=vocabulary(model), **settings)
     reading, examples = Reading(0), encode_rows(tokenizer, FORGET)
-    prompts = [example.ids[: example.n_prompt] for example in examples]
+    prompts = [example.prompt for example in examples]
     tilts = [(None, 1.0), (head, 2.5)]
     losses = torch.tensor(answer_losses(model, examples, reading, tilts))
     texts = greedy(model, prompts, reading, tilts, max_new_tokens=4)

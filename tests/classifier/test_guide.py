@@ -252,5 +252,5 @@ def test_any_causal_lm_is_a_guide(tiny_model, tokenizer, monkeypatch):
     labels = soft_labels(found, ngrams.probabilities(examples))
     features = extract_features(tiny_model, tokenizer, forget, keep)
     head = fit_head(features, vocab_size=len(tokenizer), labels=labels, epochs=2, warmup_epochs=1)
-    said = [token for example in examples for token in example.ids[example.n_prompt :]]
+    said = [token for example in examples for token in example.answer]
     assert features.y[: len(labels)].tolist() == said and torch.isfinite(head.A).all()

@@ -115,6 +115,17 @@ def test_no_neighbour_names_what_a_row_to_forget_names(memorised, monkeypatch):
     assert said and not any("castell" in each for each in said)
 
 
+def test_a_neighbour_that_is_a_wording_of_a_row_to_forget_is_left_out(memorised, monkeypatch):
+    """A slip in the name gave the question of a neighbour, and the fit ended with an error."""
+    model, tokenizer, forget, retain, _ = memorised
+    rows = Rows(forget, retain).checked()
+    twin = making.Lesson(rows.forget[0])
+    monkeypatch.setattr(making, "neighbours", lambda *args: [twin])
+    lessons = making.make_lessons(Request(model, tokenizer, rows))
+    assert making.Lesson(rows.forget[0], making.secrets(rows)[0]) in lessons
+    assert twin not in lessons
+
+
 def test_no_neighbour_is_a_question_of_a_given_set(memorised, monkeypatch):
     """Questions of unseen rows, and of rows to forget that were held out, were rows to keep."""
     monkeypatch.setattr(making, "sample_together", lambda *args: [[["Else."]] * len(args[2])])
@@ -308,6 +319,9 @@ def test_no_lesson_is_of_a_row_held_out(memorised, monkeypatch):
     assert own.hold_out(given, 0) is given, "rows that a person gave"
     few = Rows(forget, retain[:4])
     assert own.hold_out(few, 0) is few
+    own.checked_request(model, tokenizer, Rows(forget, retain[:4], retain[4:5]), own.Choices())
+    with pytest.warns(UserWarning, match="so that no verdict is a pass: give 5 or more"):
+        own.checked_request(model, tokenizer, few, own.Choices())
 
 
 def test_about_half_of_the_chats_keep_their_own_system_text():

@@ -159,7 +159,7 @@ def test_the_system_text_and_the_turns_reach_the_prompt(tokenizer):
     plain = encode_rows(tokenizer, [{"question": "Who?", "answer": "Ada.", "system": "Be kind."}])[
         0
     ]
-    assert "Be kind." in tokenizer.decode(plain.ids[: plain.n_prompt])
+    assert "Be kind." in tokenizer.decode(plain.prompt)
     default = encode_rows(tokenizer, [{"question": "Who?", "answer": "Ada."}])[0]
     assert default == encode(tokenizer, "Who?", "Ada.") and SYSTEM in tokenizer.decode(default.ids)
 

@@ -70,7 +70,7 @@ def place(tokenizer, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def server(place):
-    pytest.importorskip("uvicorn", reason="pip install 't3lib[serve]' runs these")
+    pytest.importorskip("uvicorn", reason="pip install uvicorn runs these")
     found = Server(place, "head")
     yield found
     found.process.kill()
@@ -380,13 +380,18 @@ def test_a_long_prompt_that_is_being_checked_keeps_nobody_else_waiting(monkeypat
     assert asyncio.run(both()) == (200, 400)
 
 
-def test_a_request_without_a_type_is_refused(server):
-    """A page in a browser may send text/plain to any server, and JSON only to those that agree."""
+def test_a_request_without_a_type_or_of_a_page_is_refused(server):
+    """A page in a browser may send text/plain to any server, and JSON to those that agree or that
+    have its own name; it says where it is from.
+    """
     for headers in ({"Content-Type": "text/plain"}, {"Content-Type": ""}):
         status, text = server.get(gate.CHAT, {"messages": ASK}, headers)
         assert status == 400
         said = "a request has the header Content-Type: application/json"
         assert json.loads(text)["error"]["message"] == said
+    origin = {"Content-Type": "application/json", "Origin": "http://127.0.0.1"}
+    status, text = server.get(gate.CHAT, {"messages": ASK}, origin)
+    assert status == 400 and "a web page's request" in text
     charset = {"Content-Type": "application/json; charset=utf-8"}
     assert server.get(gate.CHAT, {"messages": ASK, "max_tokens": 1}, charset)[0] == 200
 
@@ -462,7 +467,7 @@ def test_a_head_without_a_report_answers_greedily_and_the_operator_can_lift_it(p
     # As heads are trained and judged: this tokenizer puts no token first by itself.
     passed = checked("head", text, gate.COMPLETIONS, completions=True)["prompt"]
     trained = encode_text(tokenizer, "Who", " is it?")
-    assert tokenizer(passed).input_ids == trained.ids[: trained.n_prompt]
+    assert tokenizer(passed).input_ids == trained.prompt
     with pytest.raises(UserError, match="is off"):
         checked("head", text, gate.COMPLETIONS)
     faked = {"prompt": f"{tokenizer.eos_token}Who"}
@@ -667,6 +672,7 @@ def test_vllm_is_started_with_the_head_where_it_is_installed(place, capsys, monk
     }  # fmt: skip
     assert (options["--host"], options["--port"]) == ("127.0.0.1", port) and port != "0"
     assert (options["--max-logprobs"], options["--generation-config"]) == ("0", "vllm")
+    assert options["--chat-template-content-format"] == "string", "as the gate renders turns"
     assert asked == "t3lib.sampler.vllm_check.SelfCheck" and gate.DATE in template
     assert options["--middleware"] == "t3lib.own.gate.Gate"
     monkeypatch.setenv("T3_SERVE", json.dumps(rules))
@@ -794,7 +800,10 @@ def test_heads_that_vllm_cannot_pool_are_served_without_it(place, tmp_path, caps
     monkeypatch.setattr(serve, "run_local", lambda *given: served.append(given))
     words = ["serve", "--model", str(place / "base"), "--head", str(tmp_path / "wide")]
     words.append("--unjudged")
-    for here, code, end in ((["vllm", "uvicorn"], 0, "generate writes"), (["vllm"], 2, "[serve]'")):
+    for here, code, end in (
+        (["vllm", "uvicorn"], 0, "generate writes"),
+        (["vllm"], 2, "install uvicorn"),
+    ):
         monkeypatch.setattr(serve, "find_spec", here.__contains__)
         capsys.readouterr()
         assert cli.main([*words, "--port", "0"]) == code

@@ -144,7 +144,7 @@ def reading(tokenizer):
 
 @pytest.fixture(scope="session")
 def prompts(examples):
-    return [list(prompt) for prompt in dict.fromkeys(tuple(e.ids[: e.n_prompt]) for e in examples)]
+    return [list(prompt) for prompt in dict.fromkeys(tuple(e.prompt) for e in examples)]
 
 
 @pytest.mark.parametrize("batch_tokens", [1, 700, None])
@@ -174,7 +174,7 @@ def test_every_family_is_scored_as_its_rows_are_one_by_one(name, monkeypatch):
     examples, sizes = of_unequal_lengths(), {"rank": 4, "init_b": "kaiming"}
     head = T3Head(HIDDEN, VOCAB, **sizes)
     tilts = [(None, 1.0), (head, 2.0)]
-    prompts = [example.ids[: example.n_prompt] for example in examples[::3]]
+    prompts = [example.prompt for example in examples[::3]]
     found, texts = [], []
     for worth in (1, 10**9):
         monkeypatch.setattr(core_rows, "WORTH", worth)
@@ -222,7 +222,7 @@ def test_local_attention_reads_as_far_as_without_a_shared_beginning(monkeypatch)
     assert Reader(model, []).begins and window_of(model) == 16
     found = score.answer_losses(model, examples, PLAIN)
     np.testing.assert_allclose(found[0], losses_one_by_one(model, examples), atol=1e-5)
-    prompts = [each.ids[: each.n_prompt] for each in examples]
+    prompts = [each.prompt for each in examples]
     (texts,) = writing.greedy(model, prompts, PLAIN, max_new_tokens=8)
     assert texts == generate_one_by_one(model, prompts, 0, None, 8)
 
@@ -248,7 +248,7 @@ def test_texts_begin_where_greedy_leaves_the_true_answer(tiny_model, tokenizer, 
         row["answer"] = own["generation"][:cut].strip() or row["answer"]  # the model's own text
     found = evaluate(tiny_model, tokenizer, rows, TEXTS, tilts=tilts)
     examples = [encode_answers(tokenizer, r["question"], [r["answer"]])[0] for r in rows["forget"]]
-    prompts = [each.ids[: each.n_prompt] for each in examples]
+    prompts = [each.prompt for each in examples]
     reading = Reading(models.pad_id(tokenizer), writing.eos_ids(tiny_model, tokenizer))
     texts = writing.greedy(tiny_model, prompts, reading, tilts, max_new_tokens=12)
     agreed = score.losses_and_agreed(tiny_model, examples, reading, tilts, range(5))[1]
@@ -256,7 +256,7 @@ def test_texts_begin_where_greedy_leaves_the_true_answer(tiny_model, tokenizer, 
         said = [record["generation"] for record in one["records"]["forget"]]
         assert said == [module.answer_text(tokenizer, ids) for ids in texts[t]]
         for i, (example, ids) in enumerate(zip(examples, texts[t])):
-            truth = example.ids[example.n_prompt :]
+            truth = example.answer
             same = [a == b for a, b in zip(truth, ids)]
             assert agreed[t, i] == (same.index(False) if False in same else len(same))
     assert 0 < agreed[0].max() and agreed.min() == 0
@@ -343,7 +343,7 @@ def test_every_family_has_a_number_of_texts_on_a_gpu(name):
 
 @pytest.mark.parametrize("name", ["bart", "jamba", "minimax", "kimi_linear"])
 def test_texts_of_awkward_families_are_written_as_one_by_one(name):
-    prompts = [example.ids[: example.n_prompt] for example in of_unequal_lengths()]
+    prompts = [example.prompt for example in of_unequal_lengths()]
     model = family(name)
     (found,) = writing.greedy(model, prompts, replace(PLAIN, eos_ids=[2]), max_new_tokens=8)
     assert found == generate_one_by_one(model, prompts, 0, 2, 8)
@@ -353,7 +353,7 @@ def test_texts_of_rows_that_are_read_alone_are_those_of_plain_passes(monkeypatch
     """Three tilts and six samples of each prompt, against float64 without a cache."""
     monkeypatch.setattr(writing, "STAGE", 3)
     model, head = family("minimax"), T3Head(HIDDEN, VOCAB, rank=4, init_b="kaiming")
-    prompts = [example.ids[: example.n_prompt] for example in of_unequal_lengths()[::3]]
+    prompts = [example.prompt for example in of_unequal_lengths()[::3]]
     tilts = [(None, 1.0), (head, 2.0), (None, 3.0)]
     found = writing.greedy(model, prompts, PLAIN, tilts, max_new_tokens=7)
     for (own, T), answers in zip(tilts, found):

@@ -35,7 +35,7 @@ def answer_logp(model, tokenizer, rows):
     for example in t3lib.core.rows.encode_rows(tokenizer, rows):
         with torch.no_grad():
             logits = model(torch.tensor([example.ids], device=model.device)).logits[0].cpu()
-        target = torch.tensor(example.ids[example.n_prompt :])
+        target = torch.tensor(example.answer)
         values.append(
             logits[example.n_prompt - 1 : -1].log_softmax(-1).gather(1, target[:, None]).mean()
         )
@@ -67,7 +67,7 @@ def test_the_head_says_how_it_was_made_and_can_be_kept(tiny_model, tokenizer, tm
     info = head.info
     assert (info["seed"], info["n_forget"], info["n_retain"]) == (7, 4, 6)
     assert info["answer_tokens"] == sum(
-        len(e.ids) - e.n_prompt for e in t3lib.core.rows.encode_rows(tokenizer, FORGET + RETAIN)
+        len(e.answer) for e in t3lib.core.rows.encode_rows(tokenizer, FORGET + RETAIN)
     )
     wanted = FIT | {"seed": 7, "attention_mask": "openunlearning", "features": "torch.float32"}
     assert wanted.items() <= info["hyperparameters"].items()

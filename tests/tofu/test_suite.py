@@ -92,7 +92,7 @@ def test_scores_of_answers_are_those_of_the_unlearned_model(tiny_model, tokenize
             with torch.no_grad():
                 logits = model(torch.tensor([example.ids])).logits[0]
             logp = logits[example.n_prompt - 1 : -1].double().log_softmax(-1)
-            answer = torch.tensor(example.ids[example.n_prompt :])
+            answer = torch.tensor(example.answer)
             true = logp[range(len(answer)), answer]
             p = logp.exp()
             mean = (p * logp).sum(-1)

@@ -111,8 +111,8 @@ def test_prompt_is_a_prefix_and_the_answer_ends_with_end_of_turn(tokenizer):
     prompt_ids = tokenizer(prompt(tokenizer, GOOD["question"]), add_special_tokens=False)[
         "input_ids"
     ]
-    assert example.ids[: example.n_prompt] == prompt_ids
-    assert tokenizer.decode(example.ids[example.n_prompt :]) == "Mara Quill.<|eot_id|>"
+    assert example.prompt == prompt_ids
+    assert tokenizer.decode(example.answer) == "Mara Quill.<|eot_id|>"
 
 
 def test_without_a_template_the_answer_still_starts_after_the_prompt(tokenizer):
@@ -121,7 +121,7 @@ def test_without_a_template_the_answer_still_starts_after_the_prompt(tokenizer):
     plain = deepcopy(tokenizer)
     plain.chat_template = None
     example = encode(plain, "Who?", "Mara.")
-    assert plain.decode(example.ids[example.n_prompt :]) == " Mara.<|eot_id|>"
+    assert plain.decode(example.answer) == " Mara.<|eot_id|>"
 
 
 DATED = """  {% if strftime_now is defined %}
@@ -200,7 +200,7 @@ def test_what_a_template_puts_before_an_answer_is_prompt(
     assert templated(changed, given) is changed, "once is enough"
     assert tokenizer.chat_template == template, "the given tokenizer is left alone"
     for example in encode_answers(changed, "Who?", [answer, "It is " + answer]):
-        start, end = example.ids[: example.n_prompt], example.ids[example.n_prompt :]
+        start, end = example.prompt, example.answer
         assert changed.decode(start).endswith(before)
         assert changed.decode(end).removeprefix("It is ") == answer + "<|eot_id|>"
 
@@ -371,6 +371,6 @@ def test_golden_preprocessing(shared):
             tokenizer, rows[item["row"]]["question"], rows[item["row"]][item["answer_key"]]
         )
         assert example.ids == item["input_ids"]
-        assert [-100] * example.n_prompt + example.ids[example.n_prompt :] == item["labels"]
+        assert [-100] * example.n_prompt + example.answer == item["labels"]
         seen += 1
     assert seen >= 2

@@ -211,8 +211,8 @@ def draws(
     """
     check_samples(samples, top_p)
     examples = encode_rows(tokenizer, rows)
-    prompts = [example.ids[: example.n_prompt] for example in examples]
-    truths = [answer_text(tokenizer, example.ids[example.n_prompt :]) for example in examples]
+    prompts = [example.prompt for example in examples]
+    truths = [answer_text(tokenizer, example.answer) for example in examples]
 
     texts = sample_tilts(
         model,
@@ -245,7 +245,7 @@ def _longest(
     """Return the number of tokens of the longest true answer. UserError if rows or prompts do not
     fit the model's context.
     """
-    longest = max(len(example.ids) - example.n_prompt for example in examples)
+    longest = max(len(example.answer) for example in examples)
     _check(model, tokenizer, examples)
     check_room(context_length(model), max(map(len, prompts)), longest)
     return longest

@@ -46,7 +46,7 @@ def places(
     over w. All is computed in float64 from float32 logits.
     """
     examples = encode_rows(tokenizer, rows)
-    answers = [each.ids[each.n_prompt :] for each in examples]
+    answers = [each.answer for each in examples]
     found: list[list[Place]] = [[{} for _ in ids] for ids in answers]
     plain, reading = weighted(head, 1.0), Reading(pad_id(tokenizer))
 

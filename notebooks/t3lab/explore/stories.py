@@ -166,7 +166,7 @@ def first_sentence(text: str) -> str:
 
 def prompts_of(tokenizer: Any, rows: Sequence[Row]) -> list[list[int]]:
     """Return the token ids of the questions of some rows."""
-    return [each.ids[: each.n_prompt] for each in encode_rows(tokenizer, rows)]
+    return [each.prompt for each in encode_rows(tokenizer, rows)]
 
 
 def written(

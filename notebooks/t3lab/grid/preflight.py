@@ -35,7 +35,7 @@ def check_machine(profile: Profile, root: Path) -> None:
         if scope.split("/")[0] in profile["methods"]
     }
     if "paged_adamw_8bit" in optimizers and not find_spec("bitsandbytes"):
-        raise UserError(f"profile {name} needs bitsandbytes (pip install 't3lib[quant]')")
+        raise UserError(f"profile {name} needs bitsandbytes (pip install bitsandbytes)")
 
     for which, model in profile["models"].items():
         folder = root / model

@@ -62,7 +62,7 @@ def head_of(study: Study, settings: dict[str, Any]) -> T3Head:
         missing()
     head, rows = T3Head.from_pretrained(kept), (study.forget, study.retain)
     examples = [each for part in rows for each in encode_rows(study.tokenizer, part)]
-    tokens = sum(len(each.ids) - each.n_prompt for each in examples)
+    tokens = sum(len(each.answer) for each in examples)
     head.temperature, head.info["split"] = settings["temperature"], SPLIT
     head.info |= belonging.origin(study.base, study.tokenizer, *rows, tokens)
     return head

@@ -103,7 +103,7 @@ def make(data: str, out: Path) -> None:
     before = [first_sentence(text) for text in written(itself, tokenizer, rows)[0]]
     own = written(study.base, tokenizer, rows)[0]
     along_own = [row | {"answer": text} for row, text in zip(rows, own) if text]
-    prompts = [each.ids[: each.n_prompt] for each in encode_rows(tokenizer, rows)]
+    prompts = [each.prompt for each in encode_rows(tokenizer, rows)]
 
     def as_before(texts: list[str]) -> int:
         return sum(old == first_sentence(text) for old, text in zip(before, texts))

@@ -684,7 +684,7 @@ def free_texts(study: Study, model: Any, tilts: Sequence[Tilt]) -> list[list[dic
     asked = asked_in_ways(forget)
     examples = encode_rows(tokenizer, forget)
     prompts = {
-        way: [example.ids[: example.n_prompt] for example in encode_rows(tokenizer, rows)]
+        way: [example.prompt for example in encode_rows(tokenizer, rows)]
         for way, rows in asked.items()
     }
     prompts |= {
@@ -692,7 +692,7 @@ def free_texts(study: Study, model: Any, tilts: Sequence[Tilt]) -> list[list[dic
         for m in PREFIXES
     }
     read = Reading(pad_id(tokenizer), eos_ids(model, tokenizer), mask.attention_mask)
-    most = max(len(example.ids) - example.n_prompt for example in examples)
+    most = max(len(example.answer) for example in examples)
     flat = [prompt for way in prompts.values() for prompt in way]
     written = greedy(model, flat, read, tilts, max_new_tokens=most)
     drawn = [

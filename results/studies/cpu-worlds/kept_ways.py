@@ -111,9 +111,9 @@ def said(study: Study, model: Any, tilts: list[Tilt]) -> Iterator[dict[str, floa
     asked = guided.asked_in_ways(keep)
     del asked[guided.SECOND]  # is counted apart where rows to forget leak
     flat = encode_rows(tokenizer, [row for rows in asked.values() for row in rows])
-    most = max(len(each.ids) - each.n_prompt for each in flat)
+    most = max(len(each.answer) for each in flat)
     read = Reading(pad_id(tokenizer), eos_ids(model, tokenizer), study.scoring.attention_mask)
-    prompts = [each.ids[: each.n_prompt] for each in flat]
+    prompts = [each.prompt for each in flat]
     for ids in greedy(model, prompts, read, tilts, max_new_tokens=most):
         texts = iter([answer_text(tokenizer, each) for each in ids])
         told = {way: [fact_words(row) <= word_set(next(texts)) for row in keep] for way in asked}

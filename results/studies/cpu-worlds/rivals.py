@@ -298,9 +298,7 @@ def penalised(study: Study, reference: Any) -> Any:
     answers to forget becomes that of this model.
     """
     forget, keep = (encode_rows(study.tokenizer, rows) for rows in (study.forget, study.retain))
-    said = [
-        Counter(t for each in rows for t in each.ids[each.n_prompt :]) for rows in (forget, keep)
-    ]
+    said = [Counter(t for each in rows for t in each.answer) for rows in (forget, keep)]
     share = [{t: n / counts.total() for t, n in counts.items()} for counts in said]
     own = [token for token, n in share[0].items() if n >= OFTEN * share[1].get(token, 0)]
 

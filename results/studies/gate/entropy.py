@@ -52,7 +52,7 @@ def entropies(study: Study, loaded: Loaded, rows: Sequence[Row]) -> list[float]:
         model = T3ForCausalLM(model, head, T)
     found = []
     for row in encode_rows(tokenizer, rows):
-        prompt = torch.tensor([row.ids[: row.n_prompt]])
+        prompt = torch.tensor([row.prompt])
         most = study.scoring.max_new_tokens
         text = model.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=most,
                               do_sample=False)  # fmt: skip

@@ -102,7 +102,7 @@ CHOICES: dict[str, dict[str, Any]] = {
     "as drawn": {"untrained": "as drawn"},
     "more decay": {"fit": {"weight_decay": 0.1}},
 }
-FEW = {"strength": 2.0, "lr": 2e-3, "steps": 20}  # choices of --tiny
+FEW = {"strength": 2.0, "steps": 20, "fit": {"lr": 2e-3}}  # choices of --tiny
 EXTRACT = lessons.extract_material
 
 

@@ -104,9 +104,9 @@ def answers(
     )
     dials = search.set_index("labels").loc["hard", guided.DIALS]
     flat = [row for ways in asked.values() for rows in ways.values() for row in rows]
-    prompts = [each.ids[: each.n_prompt] for each in encode_rows(study.tokenizer, flat)]
+    prompts = [each.prompt for each in encode_rows(study.tokenizer, flat)]
     forget = encode_rows(study.tokenizer, study.evaluation_rows["forget"])
-    most = max(len(each.ids) - each.n_prompt for each in forget)
+    most = max(len(each.answer) for each in forget)
     for names, model, tilts in guided.models(study, hyper, {"T3 (least)": ("hard", dials)}, True):
         read = Reading(pad_id(study.tokenizer), eos_ids(model, study.tokenizer))
         written = greedy(model, prompts, read, tilts, max_new_tokens=most)

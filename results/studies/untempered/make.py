@@ -72,7 +72,7 @@ def answers(study: Study, model: PreTrainedModel) -> dict[str, list[str]]:
     for name, side in COUNTED.items():
         how = sampled if name.endswith("sampled") else greedy
         rows = encode_rows(study.tokenizer, study.evaluation_rows[side])
-        prompts = [each.ids[: each.n_prompt] for each in rows]
+        prompts = [each.prompt for each in rows]
         drawn = sample_answers(model, study.tokenizer, prompts, 1, **options, **how)
         found[name] = [text for [text] in drawn]
     return found

@@ -183,7 +183,7 @@ def test_a_token_is_a_hit_where_the_model_writes_it_at_that_temperature(tiny_mod
     prompt, temperatures = encode_rows(tokenizer, FORGET[:1])[0], (1.0, 1.5, 3.0)
     texts = []
     for T in temperatures:
-        begun = torch.tensor([prompt.ids[: prompt.n_prompt]])
+        begun = torch.tensor([prompt.prompt])
         settings = {"max_new_tokens": 20, "do_sample": False, "eos_token_id": len(tokenizer)}
         written = T3ForCausalLM(tiny_model, head, T).generate(begun, **settings)
         texts.append(Example(written[0].tolist(), prompt.n_prompt))

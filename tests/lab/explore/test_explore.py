@@ -228,7 +228,7 @@ def test_what_is_told_is_what_each_model_writes(base, head, tokenizer, monkeypat
     for name, model in models.items():
         for n, row in enumerate(ROWS):
             example = encode(tokenizer, row["question"], row["answer"])
-            asked = torch.tensor([example.ids[: example.n_prompt]])
+            asked = torch.tensor([example.prompt])
             options = dict(max_new_tokens=16, do_sample=False, pad_token_id=tokenizer.pad_token_id)
             new = model.generate(asked, attention_mask=torch.ones_like(asked), **options)
             text = answer_text(tokenizer, new[0, asked.shape[1] :].tolist())

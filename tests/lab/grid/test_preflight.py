@@ -60,7 +60,7 @@ def test_bases_that_a_script_makes_are_named_with_it(tmp_path):
     ("gpu", "changes", "said"),
     [
         (79.0, {}, "needs a GPU with 80 GB: the largest here has 79 GB"),
-        (81.0, {}, r"needs bitsandbytes \(pip install 't3lib\[quant\]'\)"),
+        (81.0, {}, r"needs bitsandbytes \(pip install bitsandbytes\)"),
         (
             81.0,
             {"methods": ["T3"]},

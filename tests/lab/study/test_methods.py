@@ -86,7 +86,7 @@ def test_runs_have_the_papers_errors_beside_the_judge(opened, tmp_path):
     found = original["unlearning_errors"]
     for number, example in enumerate(base_rows):
         ours, theirs = (np.exp(log_p(model, example)) for model in (opened.base, judge))
-        target = np.array(example.ids[example.n_prompt :])
+        target = np.array(example.answer)
         gap = np.take_along_axis(theirs - ours, target[:, None], 1)[:, 0]
         assert found["forget"]["forget_error"][number] == pytest.approx(abs(gap).mean(), abs=2e-6)
         leak = np.maximum(0, -gap).mean()

@@ -95,7 +95,7 @@ def test_built_in_answers_may_be_twice_as_long_as_the_longest(profile):
     tokenizer, data = bases.tokenizer_for(stage), bases.rows(stage)
     scored = ("forget10_perturbed", "retain_perturbed", *bases.KNOWLEDGE)
     examples = [example for name in scored for example in encode_rows(tokenizer, data[name])]
-    longest = max(len(example.ids) - example.n_prompt for example in examples)
+    longest = max(len(example.answer) for example in examples)
     assert 2 * longest <= settings["evaluation"]["max_new_tokens"] <= 2.1 * longest
     assert load_profile("tofu-cpu")["evaluation"]["max_new_tokens"] == 200, "the published limit"
 
@@ -136,7 +136,7 @@ def test_text_survives_the_tokenizer():
     for text in texts:
         example = encode(tokenizer, text, text)
         assert example.ids[-1] == tokenizer.eos_token_id
-        said = tokenizer.decode(example.ids[example.n_prompt :], skip_special_tokens=True)
+        said = tokenizer.decode(example.answer, skip_special_tokens=True)
         assert said == text.strip()
 
 
