@@ -48,7 +48,7 @@ LAB = .venv/share/jupyter/lab/settings
 
 # IP=0.0.0.0 is for a container, whose JupyterLab is reached from outside of it. JupyterLab refuses
 # root unless it is told, and in a container root is often the only user.
-FIRST = 00_t3_in_five_minutes.ipynb
+FIRST = 00_explore.ipynb
 ROOT = $(if $(filter 0,$(shell id -u)),--allow-root)
 explore: .venv/ready
 	mkdir -p out && (test -f out/$(FIRST) || cp notebooks/$(FIRST) out)

@@ -126,7 +126,7 @@ def test_a_container_names_debian_alone_and_opens_a_copy_of_the_first_notebook()
     assert len(every) == 4 and {words[0] for words in every} == {"make"}
     for words in every:
         *_, last = dry(*words[1:])
-        assert "explore" not in words or last.endswith("out/00_t3_in_five_minutes.ipynb")
+        assert "explore" not in words or last.endswith("out/00_explore.ipynb")
     assert "--ip=0.0.0.0" in dry(*every[0][1:])[-1] and "--ip" not in dry("explore")[-1]
 
     # what is built or computed here stays out of the image, and the copy out of git
