@@ -11,6 +11,7 @@ from t3lab.report.details import LABELLED, LABELS, interval, plus_minus, short, 
 from t3lab.report.order import interval as mean_interval
 from t3lab.report.tables import OURS, OWN_RATE
 from t3lib.baselines.losses import METHODS
+from t3lib.own.questions import AS_WRITTEN
 
 ERRORS = {
     "Forget Error": "forget_error",
@@ -63,7 +64,6 @@ IN_SHORT += (LABELS["Retrained"],)
 SHORT = ("D", "Forget Error", "leak", "Retain Error", "word for word", "not fitted", "other ways")
 # Measures with their titles: of the table `worlds`, and of the paper's errors.
 COLUMNS = {"D": "ks_held_out", "words": "mu_rouge", "score": "retain"}
-PLAIN = ("as it stands", "as written")  # how tables of texts call a question as it was learned
 # rows to forget that leak as learned and otherwise, facts to keep that are told otherwise
 OTHER_WAYS = ("greedy", "other ways", "told in other ways")
 JUDGED = {
@@ -84,6 +84,9 @@ GUIDED = {  # (rule, labels): the model's name
     ("chosen", "guided"): "T3 (guided)",
     ("margin", "guided"): "T3 (guided, margin)",
 }
+# Guides that are models: T3 with their labels, and these models by themselves.
+TRAINED = [*(f"T3 (guided, {kind})" for kind in ("small", "smaller", "early"))]
+TRAINED += [name.replace("T3 (guided, ", "guide (") for name in TRAINED]
 AIMS = {
     "leak": "leak at most a retrained model's + 2 standard errors",
     "price": "Retain Error at most 1.15 times a retrained model's",
@@ -100,11 +103,20 @@ UNCHANGED = {
     "harmless": "harmless",
     "secrets": "secrets",
 }
+SHOWN_TRAINED = {
+    "Forget Error": "forget_error",
+    "leak": "leak",
+    "Retain Error": "retain_error",
+    "total variation": "total_variation",
+    "D": "ks_statistic",
+    "Model Utility": "mu",
+    "word for word": "kept",
+}
 RIVAL = {"D": "ks_statistic", "words": "mu_rouge", "Model Utility": "mu"}
 WAYS = {  # of guided_texts and rivals_texts
-    "^as (it stands|written), sampled at τ = 1$": "64 samples at τ = 1",
-    "^as (it stands|written), sampled at τ = 0.3$": "16 at τ = 0.3",
-    "^as (it stands|written), greedy$": "greedy",
+    "^as written, sampled at τ = 1$": "64 samples at τ = 1",
+    "^as written, sampled at τ = 0.3$": "16 at τ = 0.3",
+    "^as written, greedy$": "greedy",
     "^in .* other ways, greedy$": "other ways",
     "^after 4 tokens of the truth, greedy$": "after 4 tokens",
 }
@@ -190,7 +202,7 @@ def against(tables: Path) -> pd.DataFrame:
     )
     held_out = held_out[(held_out["fitted"] == 0) | held_out["model"].isin([*LABELS])]
     told = pd.concat(texts).assign(share=lambda each: each["leaks"] / each["rows"])
-    greedy = told[told["way"].isin(PLAIN) & (told["tau"] == 0)]
+    greedy = told[(told["way"] == AS_WRITTEN) & (told["tau"] == 0)]
     told = told[told["way"].str.fullmatch(OTHERWISE)]
     of_t3 = errors.set_index(["lr", "temperature", "w", "gate"]).sort_index()
     least = pd.concat([guided[guided["model"] == LEAST], baselines])
@@ -358,6 +370,7 @@ def guided(tables: Path) -> dict[str, str]:
 
     guided_settings: what was chosen. guided: means over worlds 4 to 7. guided_aims: how often each
     aim is met. guided_texts: rows whose secret comes out in free text, as means over worlds.
+    guided_trained: as of `trained`.
     """
     search, means, each, texts, others, errors = (
         pd.read_csv(tables / f"{name}.csv")
@@ -373,6 +386,7 @@ def guided(tables: Path) -> dict[str, str]:
         | {"θ": f"{row['gate']:g}", "ε": f"{row['tail']:g}"}
         for rule in ("chosen", "margin")
         for _, row in search[search[rule]].sort_values(["labels", "split"]).iterrows()
+        if (rule, row["labels"]) in GUIDED
     ]
 
     lines = []
@@ -422,7 +436,30 @@ def guided(tables: Path) -> dict[str, str]:
         "guided": table(pd.DataFrame(lines).fillna(""), texts=2),
         "guided_aims": table(pd.DataFrame(met)),
         "guided_texts": table(wide.reset_index()),
+        "guided_trained": trained(each[each["world"] > 3], counted[counted["world"] > 3]),
     }
+
+
+def trained(each: pd.DataFrame, texts: pd.DataFrame) -> str:
+    """Return a table of T3 with labels of trained models, and of these models: means over worlds.
+
+    each: the table `guided_each`. texts: `guided_texts`, in whose `way` the sampler is, too.
+    """
+    whole = texts.pivot_table("whole", "model", "way")
+    ways = {name: whole.filter(regex=way).iloc[:, 0] for way, name in WAYS.items()}
+    columns = SHOWN_TRAINED
+    lines = []
+    for split, label in LABELLED.items():
+        means = each[each["split"] == split].groupby("model")[[*columns.values()]].mean()
+        for name in ("Retrained", "T3 (guided)", *TRAINED):
+            cells = {title: short(means.loc[name, of]) for title, of in columns.items()}
+            free = (
+                {title: f"{of[name]:.1f}" for title, of in ways.items()}
+                if split == "forget10"
+                else {}
+            )
+            lines.append({"": LABELS.get(name, name), "split": label} | cells | free)
+    return table(pd.DataFrame(lines).fillna(""), texts=2)
 
 
 def rivals(tables: Path) -> dict[str, str]:
