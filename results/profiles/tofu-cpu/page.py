@@ -82,10 +82,10 @@ def blocks(results: Path) -> dict[str, str]:
 
         each = pd.read_csv(tables / "errors_each.csv")
         if "Retrained" not in set(each["method"]):
-            floor = second[(second["model"] == "Retrained") & (second["split"] == "forget10")]
+            floor = second[(second["model"] == "Retrained") & second["split"].isin(each["split"])]
             each = pd.concat([each, floor.rename(columns={"model": "method"})])
         order = each["method"].map([*METHODS].index)
-        each = each.assign(order=order).sort_values(["order", "temperature"])
+        each = each.assign(order=order).sort_values(["split", "order", "temperature"])
         named = [
             LABELS.get(method, method) + ("" if pd.isna(T) else f", T = {T:g}")
             for method, T in zip(each["method"], each["temperature"])
