@@ -2,15 +2,17 @@
 
     python results/profiles/smollm/frames.py
 
-The numbers are those that the slider of the executed copy stores; no model is read. Each frame has
-the tokens that the unlearned model finds likeliest in any of the three, and the beginning of the
-greedy answer at this T.
+The numbers are those that the slider of the executed copy stores; no model is read. The question is
+the first whose secret is in the greedy answer at the smallest T and not at the largest. Each frame
+has the tokens that the unlearned model finds likeliest in any of the three, and the beginning of
+the greedy answer at this T.
 """
 
 import argparse
 import json
 import re
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,11 +47,12 @@ def stored(notebook: Path) -> dict[str, Any]:
 
 
 def frames(data: dict[str, Any]) -> tuple[str, list[str], list[dict[str, Any]]]:
-    """Return a title with the text before the first question's secret, the tokens that are shown,
-    and for each T {"tempered", "unlearned": probabilities of these tokens and of all others,
-    "answer": greedy}. The true token is the first one.
+    """Return a title with the text before a question's secret, the tokens that are shown, and for
+    each T {"tempered", "unlearned": probabilities of these tokens and of all others, "answer":
+    greedy}. The true token is the first one.
     """
-    question, secret = data["sides"][0][0], data["secrets"][0]
+    asked = zip(data["sides"][0], data["secrets"])
+    question, secret = next(each for each in asked if [*said(data, *each)] == [True, False])
     [place] = [
         each for each in question["places"] if each["words"][each["target"]].strip() == secret
     ]
@@ -59,7 +62,7 @@ def frames(data: dict[str, Any]) -> tuple[str, list[str], list[dict[str, Any]]]:
         at = data["T"].index(T)
         tempered = np.exp(logp / T - place["z"][at])
         unlearned = np.exp(logp / T + logf - place["zf"][at][0])
-        answer = question["answers"][1 + at][0]
+        answer = answer_at(data, question, T)
         found.append({"T": T, "tempered": tempered, "unlearned": unlearned, "answer": answer})
 
     likeliest = np.max([each["unlearned"] for each in found], axis=0)
@@ -72,6 +75,17 @@ def frames(data: dict[str, Any]) -> tuple[str, list[str], list[dict[str, Any]]]:
     f = float(np.exp(logf[place["target"]]))
     title = f"{place['before']} …   grey: p^(1/T), colour: p̂, with f = {f:.2f} for {secret}"
     return title, [*words, "all others"], found
+
+
+def answer_at(data: dict[str, Any], question: dict[str, Any], T: float) -> str:
+    """Return the greedy answer at a T. The first answer of a question is the base's."""
+    return question["answers"][1 + data["T"].index(T)][0]
+
+
+def said(data: dict[str, Any], question: dict[str, Any], secret: str) -> Iterator[bool]:
+    """Yield whether the greedy answer holds the secret, at the smallest T and at the largest."""
+    for T in (TEMPERATURES[0], TEMPERATURES[-1]):
+        yield secret in answer_at(data, question, T)
 
 
 def figure(data: dict[str, Any], ink: tuple[str, ...]) -> Figure:
