@@ -271,6 +271,15 @@ def test_what_runs_write_is_no_uncommitted_change(checkout):
     assert results.provenance()["dirty"] is False
 
 
+def test_committed_tables_for_reading_have_the_rows_of_the_data():
+    """Four had those of an earlier run: a table that had grown was written as CSV alone."""
+    for path in (ROOT / "results").rglob("*.csv"):
+        page = path.with_suffix(".md")
+        if page.is_file() and path.name != "claims.csv":
+            lines = page.read_text(encoding="utf-8").splitlines()
+            assert sum(line.startswith("|") for line in lines) - 2 == len(pd.read_csv(path)), path
+
+
 def test_a_table_that_nobody_reads_is_data_alone(tmp_path):
     long = pd.DataFrame({"fq": range(render.MANY + 1)})
     assert render.write_table(tmp_path, "long", long).read_text().count("\n") == render.MANY + 2

@@ -117,8 +117,8 @@ def hides(results: Path) -> str:
         for name in ("guided_each", "rivals_each", "guided_texts", "rivals_texts")
     )
     shares = pd.concat([each, rivals]).groupby("model")[["recognized", "auc"]].mean()
-    texts = pd.concat([texts, asked.replace({"way": {"as written": "as it stands"}})])
-    plain = texts[texts["way"] == "as it stands"]
+    texts = pd.concat([texts, asked])
+    plain = texts[texts["way"] == "as written"]
     rows = plain.groupby(["tau", "model"])[["rows", "whole"]].sum()
     samples = plain.groupby("tau")["samples"].first()
 

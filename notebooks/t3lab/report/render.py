@@ -298,7 +298,7 @@ def write_table(
     Return the path of the .csv.
 
     caption: by default the one in `CAPTIONS` under the table's name, if any. A table of more than
-    `MANY` rows is only drawn and not read, so it is written as .csv alone.
+    `MANY` rows is only drawn and not read, so it is written as .csv alone, and those of before go.
     """
     path = Path(folder) / f"{name}.csv"
     caption = CAPTIONS.get(name.split("--")[0], "") if caption is None else caption
@@ -308,6 +308,8 @@ def write_table(
             ".md": claims_page(frame) if name == "claims" else markdown(frame, splits),
             ".tex": latex(frame, splits, caption=caption, label=name),
         }
+    for ending in (".md", ".tex"):
+        path.with_suffix(ending).unlink(missing_ok=True)
     for ending, text in texts.items():
         with atomic_write(path.with_suffix(ending)) as handle:
             handle.write(text)

@@ -490,7 +490,7 @@ def test_cold_samples_of_least_are_those_of_the_table():
     """By hand: Fisher's exact test is a sum of hypergeometric chances."""
     tables = ROOT / "results" / "studies" / "cpu-worlds" / "tables"
     texts = pd.read_csv(tables / "guided_texts.csv").query(
-        "split == @SPLIT and 1 <= world <= 7 and way == 'as it stands'"
+        "split == @SPLIT and 1 <= world <= 7 and way == 'as written'"
     )
     counts = texts.groupby(["model", "tau"])[["whole", "rows"]].sum()
     (one, n), (other, _) = (counts.loc[m, 0.3] for m in ("T3 (least)", "Retrained"))
@@ -511,8 +511,7 @@ def test_rows_that_are_told_whole_are_counted_alike_at_every_temperature():
     tables = ROOT / "results" / "studies" / "cpu-worlds" / "tables"
     texts = pd.concat(pd.read_csv(tables / f"{n}.csv") for n in ("guided_texts", "rivals_texts"))
     texts = texts[(texts["split"] == SPLIT) & texts["world"].between(1, 7)]
-
-    texts = texts[texts["way"].isin(["as it stands", "as written"])]
+    texts = texts[texts["way"] == "as written"]
 
     def whole(model, tau):
         of = texts[(texts["model"] == model) & (texts["tau"] == tau)]
