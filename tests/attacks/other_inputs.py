@@ -262,7 +262,7 @@ CHOICES = [
     ({"steps": "9"}, "steps must be"),
     ({"steps": 0.5}, "steps must be"),
     ({"steps": True}, "steps must be"),
-    ({"lr": "x"}, "lr must be"),
+    ({"fit": {"lr": "x"}}, "lr must be"),
     ({"seed": -1}, "seed must be"),
     ({"temperature": "x"}, "temperature must be"),
     ({"strength": -1}, "w must be"),

@@ -146,7 +146,7 @@ def test_numbers_of_every_library_are_kept_as_pythons(kind, tmp_path):
     assert (fit.epochs, choices.steps, choices.fit["rank"], head.rank) == (30, 30, 5, 3)
 
 
-@pytest.mark.parametrize("name", ["lr", "seed", "w"])
+@pytest.mark.parametrize("name", ["seed", "w"])
 def test_a_choice_of_its_own_is_no_further_setting(name):
     """Given twice, one of the two would be ignored."""
     with pytest.raises(UserError, match=f"fit: {name} is a choice of its own"):
