@@ -1,7 +1,7 @@
 # make                       build .venv, and regenerate the paper at profile cpu in out/cpu
 # make PROFILE=smoke         a first look in a few minutes
 # make OUT=results/profiles/cpu       the same into the committed folder
-# make explore               open JupyterLab on a copy of the first notebook
+# make explore               open JupyterLab on a copy of 00_explore
 # make test                  run pytest, and nbval on the notebooks with their own parameters
 # T3_TEST_ORDER=7 make test  run the tests in the random order of seed 7
 # make test-floor            test core, classifier, sampler and tofu with the lowest versions allowed

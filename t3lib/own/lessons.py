@@ -125,13 +125,15 @@ def make_lessons(request: Request) -> list[Lesson]:
     made = [*user_wordings, *disguises, *with_texts(variants, texts)]
     made += neighbours(request, secret_words, draw)
     made += everyday(request, secret_words, draw)
-    lessons = [*given, *(each for each in made if usable(request, each))]
-    # A slip may make one text of a question to forget and of a neighbour.
-    forgotten = {pair(each.row) for each in lessons if each.secret is not None}
-    return sorted(
-        (each for each in lessons if each.secret is not None or pair(each.row) not in forgotten),
-        key=lambda each: each.secret is None,
+    made = [each for each in made if usable(request, each)]
+
+    # A slip may make one text of a question to forget and of one to keep. What is given stays.
+    keep = {pair(each.row) for each in given if each.secret is None}
+    forget = {pair(each.row) for each in (*given, *made) if each.secret is not None}
+    apart = (
+        each for each in made if pair(each.row) not in (forget if each.secret is None else keep)
     )
+    return sorted([*given, *apart], key=lambda each: each.secret is None)
 
 
 def secrets(rows: Rows) -> list[Words]:

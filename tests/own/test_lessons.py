@@ -125,6 +125,14 @@ def test_a_neighbour_that_is_a_wording_of_a_row_to_forget_is_left_out(memorised,
     assert making.Lesson(rows.forget[0], making.secrets(rows)[0]) in lessons
     assert twin not in lessons
 
+    # a wording that is a given row to keep, too
+    answer = retain[0]["answer"]
+    row = {"question": "Who?", "answer": answer, "wordings": [retain[0]["question"]]}
+    rows = Rows([row], retain).checked()
+    lessons = making.make_lessons(Request(model, tokenizer, rows))
+    same = [each for each in lessons if making.pair(each.row) == making.pair(rows.retain[0])]
+    assert same and all(each.secret is None for each in same)
+
 
 def test_no_neighbour_is_a_question_of_a_given_set(memorised, monkeypatch):
     """Questions of unseen rows, and of rows to forget that were held out, were rows to keep."""

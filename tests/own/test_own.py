@@ -274,7 +274,9 @@ def test_of_many_rows_some_are_asked_and_the_screen_uses_these(case, monkeypatch
             report["choice"]["tail"],
         )
     )
-    after_advice = 2 if report["verdict"]["next"] else 1
+    advice = [report["verdict"]["next"]] if report["verdict"]["next"] else []
+    after_advice = 1 + len(advice)
+    assert report["verdict"]["lines"][1:after_advice] == advice, "the second line"
     assert report["verdict"]["lines"][after_advice] == (
         "asked: 4 of 10 rows (forget), 7 of 32 rows (retain), 7 of 8 rows (held_out_retain), drawn"
         " at random"

@@ -308,11 +308,11 @@ def write_table(
             ".md": claims_page(frame) if name == "claims" else markdown(frame, splits),
             ".tex": latex(frame, splits, caption=caption, label=name),
         }
-    for ending in (".md", ".tex"):
-        path.with_suffix(ending).unlink(missing_ok=True)
     for ending, text in texts.items():
         with atomic_write(path.with_suffix(ending)) as handle:
             handle.write(text)
+    for ending in {".md", ".tex"} - texts.keys():
+        path.with_suffix(ending).unlink(missing_ok=True)
     return path
 
 

@@ -494,7 +494,8 @@ def rivals(tables: Path) -> dict[str, str]:
     measured = pd.MultiIndex.from_frame(theirs[["world", "split"]])
     same = pd.MultiIndex.from_frame(ours[["world", "split"]]).isin(measured)
     each = pd.concat([ours[same], theirs])
-    each = each[~each["model"].str.contains("margin")]
+    others = [*TRAINED, GUIDED["margin", "hard"], GUIDED["margin", "guided"]]
+    each = each[~each["model"].isin(others)]
     worlds = {*theirs.loc[theirs["split"] == "forget10", "world"]}
     lines: dict[str, list[dict[str, str]]] = {split: [] for split in LABELLED}
     for (split, name), part in each.groupby(["split", "model"], sort=False):
@@ -503,7 +504,7 @@ def rivals(tables: Path) -> dict[str, str]:
         lines[split].append({"": LABELS.get(name, name)} | cells | kept)
 
     told = pd.concat(texts)
-    told = told[told["world"].isin(worlds) & ~told["model"].str.contains("margin")]
+    told = told[told["world"].isin(worlds) & ~told["model"].isin(others)]
     told = told.assign(way=told["way"].str.cat(told["tau"].map(sampler), sep=", "))
     told["way"] = told["way"].replace(WAYS, regex=True)
     wide = told.pivot_table("whole", "model", "way", sort=False)[[*WAYS.values()]]
