@@ -161,7 +161,7 @@ def complete(
         if name in counts and counts[name] < len(some := getattr(rows, name))
     ]
     if few:
-        place = 2 if report["verdict"]["next"] else 1
+        place = 2 if report["verdict"]["next"] else 1  # after the advice
         report["verdict"]["lines"].insert(place, f"asked: {', '.join(few)}, drawn at random")
 
     report["form"] = belonging.prompt_form(tokenizer, [*rows.forget, *rows.retain])

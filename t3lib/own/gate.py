@@ -151,8 +151,8 @@ class Gate:
             message = f"this server answers {', '.join(served)} and {MODELS} only"
             return await answer(send, 404, error={"message": message})
         try:
-            # A page in a browser cannot send this type to another site unasked, nor, without naming
-            # its own (Origin), to a site whose name it has made this machine's.
+            # A page in a browser may not send this type to another site. It may send it to its own,
+            # whose name can be made to mean this machine, but then the browser adds Origin.
             headers = dict(scope.get("headers", ()))
             if b"origin" in headers:
                 raise UserError(

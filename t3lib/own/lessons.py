@@ -127,7 +127,8 @@ def make_lessons(request: Request) -> list[Lesson]:
     made += everyday(request, secret_words, draw)
     made = [each for each in made if usable(request, each)]
 
-    # A slip may make one text of a question to forget and of one to keep. What is given stays.
+    # A slip in a name may turn a question to forget and one to keep into the same text. The one
+    # that was made is left out then, and a given row stays.
     keep = {pair(each.row) for each in given if each.secret is None}
     forget = {pair(each.row) for each in (*given, *made) if each.secret is not None}
     apart = (

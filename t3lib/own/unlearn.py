@@ -200,8 +200,8 @@ def checked_request(model: Any, tokenizer: Any, rows: Rows, choices: Choices) ->
     rows = hold_out(rows, choices.seed)
     if not (rows.held_out_retain or rows.other):
         warnings.warn(
-            f"no row to keep is left out of the fit, so that no verdict is a pass: give {FEWEST} or"
-            " more (--retain), or some that no head is fitted on (--other)",
+            f"no row to keep is left out of the fit, so the verdict cannot be a pass: give {FEWEST}"
+            " or more (--retain), or some that no head is fitted on (--other)",
             stacklevel=3,
         )
     return Request(base, tokenizer, rows, choices.seed)

@@ -337,8 +337,8 @@ def check_base(head: Any, model: nn.Module) -> None:
         )
         raise UserError(
             f"the head was trained on {trained}, the base is {loaded}{hint if files else ''}:"
-            " unlearning may fail silently; use its own base (--model, of an adapter its folder),"
-            " or say in Python that you mean this one (other_base=True)"
+            " unlearning may fail silently; use its own base (--model; the adapter's folder, if"
+            " it has one), or say in Python that you mean this one (other_base=True)"
         )
 
 

@@ -328,7 +328,7 @@ def test_no_lesson_is_of_a_row_held_out(memorised, monkeypatch):
     few = Rows(forget, retain[:4])
     assert own.hold_out(few, 0) is few
     own.checked_request(model, tokenizer, Rows(forget, retain[:4], retain[4:5]), own.Choices())
-    with pytest.warns(UserWarning, match="so that no verdict is a pass: give 5 or more"):
+    with pytest.warns(UserWarning, match="so the verdict cannot be a pass: give 5 or more"):
         own.checked_request(model, tokenizer, few, own.Choices())
 
 

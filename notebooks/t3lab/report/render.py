@@ -298,7 +298,8 @@ def write_table(
     Return the path of the .csv.
 
     caption: by default the one in `CAPTIONS` under the table's name, if any. A table of more than
-    `MANY` rows is only drawn and not read, so it is written as .csv alone, and those of before go.
+    `MANY` rows is only drawn and not read, so it is written as .csv alone. An earlier run's .md
+    and .tex are then deleted.
     """
     path = Path(folder) / f"{name}.csv"
     caption = CAPTIONS.get(name.split("--")[0], "") if caption is None else caption

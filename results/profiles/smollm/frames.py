@@ -12,7 +12,6 @@ import argparse
 import json
 import re
 import textwrap
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -51,8 +50,12 @@ def frames(data: dict[str, Any]) -> tuple[str, list[str], list[dict[str, Any]]]:
     each T {"tempered", "unlearned": probabilities of these tokens and of all others, "answer":
     greedy}. The true token is the first one.
     """
-    asked = zip(data["sides"][0], data["secrets"])
-    question, secret = next(each for each in asked if [*said(data, *each)] == [True, False])
+    question, secret = next(
+        (question, secret)
+        for question, secret in zip(data["sides"][0], data["secrets"])
+        if secret in answer_at(data, question, TEMPERATURES[0])
+        and secret not in answer_at(data, question, TEMPERATURES[-1])
+    )
     [place] = [
         each for each in question["places"] if each["words"][each["target"]].strip() == secret
     ]
@@ -80,12 +83,6 @@ def frames(data: dict[str, Any]) -> tuple[str, list[str], list[dict[str, Any]]]:
 def answer_at(data: dict[str, Any], question: dict[str, Any], T: float) -> str:
     """Return the greedy answer at a T. The first answer of a question is the base's."""
     return question["answers"][1 + data["T"].index(T)][0]
-
-
-def said(data: dict[str, Any], question: dict[str, Any], secret: str) -> Iterator[bool]:
-    """Yield whether the greedy answer holds the secret, at the smallest T and at the largest."""
-    for T in (TEMPERATURES[0], TEMPERATURES[-1]):
-        yield secret in answer_at(data, question, T)
 
 
 def figure(data: dict[str, Any], ink: tuple[str, ...]) -> Figure:

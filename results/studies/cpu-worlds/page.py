@@ -103,15 +103,7 @@ UNCHANGED = {
     "harmless": "harmless",
     "secrets": "secrets",
 }
-SHOWN_TRAINED = {
-    "Forget Error": "forget_error",
-    "leak": "leak",
-    "Retain Error": "retain_error",
-    "total variation": "total_variation",
-    "D": "ks_statistic",
-    "Model Utility": "mu",
-    "word for word": "kept",
-}
+SHOWN_TRAINED = {"D": "ks_statistic", "Model Utility": "mu", "word for word": "kept"}
 RIVAL = {"D": "ks_statistic", "words": "mu_rouge", "Model Utility": "mu"}
 WAYS = {  # of guided_texts and rivals_texts
     "^as written, sampled at τ = 1$": "64 samples at τ = 1",
@@ -447,8 +439,7 @@ def trained(each: pd.DataFrame, texts: pd.DataFrame) -> str:
     """
     whole = texts.pivot_table("whole", "model", "way")
     ways = {name: whole.filter(regex=way).iloc[:, 0] for way, name in WAYS.items()}
-    columns = SHOWN_TRAINED
-    lines = []
+    columns, lines = ERRORS | SHOWN_TRAINED, []
     for split, label in LABELLED.items():
         means = each[each["split"] == split].groupby("model")[[*columns.values()]].mean()
         for name in ("Retrained", "T3 (guided)", *TRAINED):

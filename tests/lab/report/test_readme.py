@@ -6,6 +6,7 @@ prose is reviewed by people.
 import csv
 import re
 import shlex
+from itertools import product
 from math import comb
 
 import numpy as np
@@ -262,6 +263,23 @@ def test_the_first_finding_is_that_of_the_table():
     search = pd.read_csv(tables / "guided_search.csv").query("chosen and labels == 'hard'")
     prices = (search["retain_error"], sharper.loc[sharper["chosen"], "retain_error"])
     assert told in readme and prices[0].item() < prices[1].item()
+
+
+def test_what_the_guides_do_is_that_of_the_worlds_where_nothing_was_tuned():
+    each = pd.read_csv(ROOT / "results" / "studies" / "cpu-worlds" / "tables" / "guided_each.csv")
+    means = each[each["world"] > 3].groupby(["split", "model"]).mean(numeric_only=True)
+    small, floor = (means.loc[(SPLIT, m)] for m in ("T3 (guided, small)", "Retrained"))
+    ratio = small["forget_error"] / floor["forget_error"]
+    told = f"[labels of a small model](results/pages/guided.md) {ratio:.1f} in four worlds, leaking"
+    assert told in " ".join(TEXTS[ROOT / "README.md"].split()) and small["leak"] > floor["leak"]
+    guides = [f"guide ({kind})" for kind in ("small", "smaller", "early")]
+    prices = [
+        part.loc[name, "retain_error"] / part.loc["Retrained", "retain_error"]
+        for split in ("forget05", "forget10")
+        for part, name in product([means.loc[split]], guides)
+    ]
+    page = " ".join(TEXTS[ROOT / "results" / "pages" / "guided.md"].split())
+    assert f"at {min(prices):.0f} to {max(prices):.0f} times a retrained model's price" in page
 
 
 def test_what_a_pass_shows_is_exact():
