@@ -93,7 +93,7 @@ SCRIPTS = [  # script, its arguments, files that it must write
     ("studies/own/rmu.py", [], ["rmu.csv"]),
     (
         "profiles/smollm/authors.py",
-        ["--sets", "1", "--methods", "Original,Retrained,T3"],
+        ["--sets", "1", "--methods", "Original,Retrained,T3,heads"],
         ["tables/authors_each.csv", "tables/authors.csv", "authors.json"],
     ),
     (

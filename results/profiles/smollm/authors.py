@@ -11,9 +11,10 @@ on set 0, and nothing is chosen here, so both retained models are held out. On t
 four authors of a set are forgotten; baselines were never searched there and are left out.
 
 Beside D, the paper's two errors are measured, with the retained model of seed 1 as the judge and
-that of seed 0 as the floor: of T3 at every T with its own rate, and of heads at several rates and
-T, gated and not, with the paper's label 0 and with labels by a guide: n-grams counted from the rows
-to keep (results/studies/cpu-worlds/guided.py), and SmolLM2 before it was taught any of TOFU's text.
+that of seed 0 as the floor: of T3 at every T with its own rate, and (method `heads`) of heads at
+several rates and T, gated and not, with the paper's label 0 and with labels by a guide: n-grams
+counted from the rows to keep (results/studies/cpu-worlds/guided.py), and SmolLM2 before it was
+taught any of TOFU's text.
 
 It writes run files below OUT/setN, the errors as OUT/setN/errors--SPLIT--METHOD.json, and from
 these the tables authors_each and authors. What is there is not made again, and --sets, --splits and
@@ -49,6 +50,7 @@ FLOOR, JUDGE = 0, 1  # seeds of the retained models
 SEED = 1  # of every method
 UNTRAINED = ("Original", "Retrained")
 BASELINES = ("WGA", "RMU", "NPO", "SimNPO")
+HEADS = "heads"  # of T3 with other settings: their errors alone
 RATES = (5e-4, 2e-3, 1e-2, 2e-2, 4e-2, 8e-2)
 TEMPERATURES, GATES = (1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 4.0), (1.0, 0.9)
 GUIDES = {"none": "hard", "n-grams": "guided", "pretrained": "pretrained"}  # of `guided.labels_of`
@@ -184,7 +186,7 @@ def run(
     """Write the run files and the errors of some methods on a split, if they are not there."""
     study = open_study(split, **world)
     there = {path.name.split("--")[0] for path in folder.glob(f"runs/*--{split}--*.json")}
-    if missing := [name for name in methods if name not in there]:
+    if missing := [name for name in methods if name not in {*there, HEADS}]:
         temperatures = profile["temperatures"]
         Work(study, world, profile["hyper"], [SEED], temperatures, folder).run(missing)
     for name in methods:
@@ -195,22 +197,25 @@ def run(
 
 def errors_of(study: Study, profile: profiles.Profile, method: str) -> list[dict[str, Any]]:
     """Return a row for each model of a method: its setting, and the errors beside the judge."""
-    settings = {} if method in UNTRAINED else hyper_of(profile["hyper"], method, study.split)
+    name = "T3" if method == HEADS else method
+    settings = {} if name in UNTRAINED else hyper_of(profile["hyper"], name, study.split)
     judge = guided.retrained(study, JUDGE)
-    if method != "T3":
+    if method == "T3":
+        tuned = [hyper_of(profile["hyper"], "T3", study.split, T) for T in profile["temperatures"]]
+        points = [point(T, 1.0) for T in profile["temperatures"]]
+        heads = [guided.head_of(study, each, SEED, None) for each in tuned]
+        by_head = guided.errors_by_point(study, judge, heads, points)
+        return [
+            {"method": "T3", "guide": "", "lr": each["lr"]} | points[n] | by_head[n][n]
+            for n, each in enumerate(tuned)
+        ]
+    if method != HEADS:
         seed = FLOOR if method == "Retrained" else SEED
         model = load_models(study, [subject(study, method, seed, settings)]).model
         found = guided.errors_beside(study, judge, model)
         return [{"method": method, "lr": settings.get("lr"), **found}]
 
-    tuned = [hyper_of(profile["hyper"], "T3", study.split, T) for T in profile["temperatures"]]
-    points = [point(T, 1.0) for T in profile["temperatures"]]
-    heads = [guided.head_of(study, each, SEED, None) for each in tuned]
-    found = guided.errors_by_point(study, judge, heads, points)
-    lines = [
-        {"method": "T3", "guide": "", "lr": each["lr"]} | points[n] | found[n][n]
-        for n, each in enumerate(tuned)
-    ]
+    lines = []
     points = [point(T, gate) for T in TEMPERATURES for gate in GATES if T > 1 or gate == 1]
     start = profile["stage"].get("start")
     for guide, kind in GUIDES.items():
@@ -284,7 +289,7 @@ OPTIONS: script.Options = {
     "--data": {"default": "hub", "help": "folder with TOFU's files, or hub"},
     "--sets": {"type": int, "nargs": "+", "default": [1, 2], "choices": [1, 2]},
     "--splits": {"nargs": "+", "default": [*SPLITS], "choices": [*SPLITS]},
-    "--methods": {"default": ",".join((*UNTRAINED, "T3", *BASELINES)), "help": "by commas"},
+    "--methods": {"default": ",".join((*UNTRAINED, "T3", HEADS, *BASELINES)), "help": "by commas"},
     "--base": {"type": int, "choices": [FLOOR, JUDGE], "help": "train these bases, and stop"},
     "--out": {"type": Path, "default": Path("out/smollm-authors")},
 } | script.TINY_OPTION

@@ -26,10 +26,10 @@ done; done; done
 wait
 
 jobs() { # the arguments of each script
-    for set in 1 2; do echo "authors --sets $set --splits forget10 --methods Original,Retrained,T3"; done
+    for set in 1 2; do echo "authors --sets $set --splits forget10 --methods Original,Retrained,T3,heads"; done
     echo "frontier --methods Original,T3"
     for method in NPO WGA SimNPO RMU GradDiff; do echo "frontier --methods $method --seeds 1"; done
-    for set in 1 2; do echo "authors --sets $set --splits forget05 --methods Original,Retrained,T3"; done
+    for set in 1 2; do echo "authors --sets $set --splits forget05 --methods Original,Retrained,T3,heads"; done
     for method in NPO WGA SimNPO RMU GradDiff; do echo "frontier --methods $method --seeds 2"; done
     for method in WGA RMU NPO SimNPO; do for set in 1 2; do
         echo "authors --sets $set --splits forget10 --methods $method"
