@@ -16,6 +16,11 @@ several rates and T, gated and not, with the paper's label 0 and with labels by 
 counted from the rows to keep (results/studies/cpu-worlds/guided.py), and SmolLM2 before it was
 taught any of TOFU's text.
 
+Named before the first run, of the 10% split of sets 1 and 2 (on set 0 D was .06 at T = 1.5 and .11
+at T = 1): at T = 1.5 T3 has a D of at most .15, the 5% limit for two times 160 rows, beside each
+retained model; it is smaller there than at T = 1; the Forget Error at both is .3 to .4, six times
+the floor's or more.
+
 It writes run files below OUT/setN, the errors as OUT/setN/errors--SPLIT--METHOD.json, and from
 these the tables authors_each and authors. What is there is not made again, and --sets, --splits and
 --methods make a part, so several processes can share the work. --base SEED trains one retained

@@ -47,8 +47,8 @@ def blocks(results: Path) -> dict[str, str]:
     guided_tofu_again: the same of another base, with a search of its own, and RMU by the rule.
     free_texts_tofu: which rows the models of that base give away in free text.
     errors_END_methods: methods as Forget Quality chose them, T3 at every T with its own learning
-    rate, beside that model. sharper: powers of
-    f without tempering, at the rate that the rule chose.
+    rate, the tuned one also gated and as a power of f, beside that model. sharper: powers of f
+    without tempering, at the rate that the rule chose.
     """
     found = {}
     for end, (profile, rates) in PROFILES.items():
@@ -85,10 +85,13 @@ def blocks(results: Path) -> dict[str, str]:
             floor = second[(second["model"] == "Retrained") & second["split"].isin(each["split"])]
             each = pd.concat([each, floor.rename(columns={"model": "method"})])
         order = each["method"].map([*METHODS].index)
-        each = each.assign(order=order).sort_values(["split", "order", "temperature"])
+        each = each.assign(order=order).sort_values(["split", "order", "temperature", "w", "gate"])
         named = [
-            LABELS.get(method, method) + ("" if pd.isna(T) else f", T = {T:g}")
-            for method, T in zip(each["method"], each["temperature"])
+            LABELS.get(method, method)
+            + ("" if pd.isna(T) else f", T = {T:g}")
+            + f", f^{w:g}" * (w > 1)
+            + f", gated (θ = {gate:g})" * (gate < 1)
+            for method, T, w, gate in each[["method", "temperature", "w", "gate"]].to_numpy()
         ]
         found[f"errors_{end}_methods"] = lines(each, named, ERRORS | {"kept": "kept"})
 

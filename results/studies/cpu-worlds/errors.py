@@ -21,8 +21,9 @@ It writes tables/errors_each.csv with one row for each model, tables/errors.csv 
 worlds and 95% intervals, and for each world the errors of every row as errors/worldN.json.gz. A
 world takes about 15 minutes on one core, most of it to train its models, which .t3cache keeps.
 --methods T3 leaves the baselines out. A profile whose base models are given (DIR has TOFU's files)
-has one world, and of T3 only the settings of Table 5; its table has no means. Of profile smollm 100
-rows to keep are read, as in guided.py.
+has one world, and of T3 only the settings of Table 5, the tuned one also gated and as f^w (tofu-cpu
+was run before these two were added); its table has no means. Of profile smollm 100 rows to keep are
+read, as in guided.py.
 """
 
 import gzip
@@ -160,9 +161,9 @@ def models_of(
 ) -> list[tuple[str, Subject]]:
     """Return (method, model) for all models of a split.
 
-    T3 has its settings of Table 5 (each T with its own learning rate). In the built-in worlds it
-    also has a weak and a strong head at every T, both also gated, and f^w at T = 1 with the greedy
-    text of the tuned T (w = T).
+    T3 has its settings of Table 5 (each T with its own learning rate), and f^w at T = 1 with the
+    greedy text of the tuned T (w = T). In the built-in worlds it also has a weak and a strong head
+    at every T, both also gated, elsewhere the tuned one gated.
     """
     hyper, split = profile["hyper"], study.split
     models = [
@@ -175,7 +176,9 @@ def models_of(
         return models
     tuned = hyper_of(hyper, "T3", split)
     points = [hyper_of(hyper, "T3", split, T) | {"temperature": T} for T in profile["temperatures"]]
-    if not profile["models"]:
+    if profile["models"]:
+        points.append(tuned | {"gate": GATE})
+    else:
         points += [
             tuned | {"lr": lr, "temperature": T, "gate": gate}
             for lr in (WEAK, STRONG)
@@ -183,7 +186,7 @@ def models_of(
             for gate in (1.0, GATE)
             if T > 1 or gate == 1
         ]
-        points.append(tuned | {"temperature": 1.0, "w": tuned.get("temperature", 1.0)})
+    points.append(tuned | {"temperature": 1.0, "w": tuned.get("temperature", 1.0)})
     found = {each.key: each for each in (subject(study, "T3", 1, point) for point in points)}
     return [*models, *(("T3", each) for each in found.values())]
 
