@@ -10,6 +10,7 @@ from functools import cache
 from math import comb
 
 import numpy as np
+import pandas as pd
 import pytest
 from conftest import ROOT
 
@@ -139,3 +140,12 @@ def test_what_a_file_has_of_other_models_stays(tmp_path, monkeypatch):
     keep(path, {"forget10": {"T3": 1, "RMU": 1}})
     keep(path, {"forget10": {"RMU": 2}})
     assert json.loads(gzip.decompress(path.read_bytes())) == {"forget10": {"T3": 1, "RMU": 2}}
+
+
+def test_a_split_made_anew_leaves_the_rows_of_the_other(monkeypatch):
+    monkeypatch.syspath_prepend(str(FOLDER))
+    without = runpy.run_path(str(FOLDER / "errors.py"))["without"]
+    known = [(0, split, method) for split in ("forget05", "forget10") for method in ("RMU", "T3")]
+    each = pd.DataFrame(known, columns=["world", "split", "method"])
+    left = without(each, [(0, "forget10", "T3", 0.1)])
+    assert [*left.itertuples(index=False, name=None)] == known[:3]

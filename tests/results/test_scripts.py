@@ -71,7 +71,7 @@ SCRIPTS = [  # script, its arguments, files that it must write
         ["tables/controls.csv", "controls.json"],
     ),
     ("profiles/tofu-cpu/sharper.py", [], ["tables/sharper.csv", "sharper.json"]),
-    ("profiles/tofu-cpu/free_texts.py", [], ["tables/free_texts.csv", "free_texts.json"]),
+    ("studies/cpu-worlds/free_texts.py", [], ["tables/free_texts.csv", "free_texts.json"]),
     ("studies/cpu-worlds/equivalence.py", ["--splits", "forget10"], ["tables/equivalence.csv"]),
     (
         "studies/cpu-worlds/equivalence.py",

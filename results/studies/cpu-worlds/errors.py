@@ -29,7 +29,7 @@ read, as in guided.py.
 import gzip
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -98,7 +98,7 @@ def make(
         rows, values = measured(given, world, wanted, guided.GRIDS[profile].keep)
         keep(out / "errors" / f"world{world}.json.gz", values)
 
-        others = each[(each["world"] != world) | ~each["method"].isin({row[2] for row in rows})]
+        others = without(each, rows)
         each = pd.concat([others, pd.DataFrame(rows, columns=COLUMNS + MEASURES)])
         each = each.sort_values(COLUMNS, kind="stable", ignore_index=True)
         render.write_table(table.parent, "errors_each", each, caption=EACH)
@@ -110,6 +110,12 @@ def make(
     over_worlds = means(each)
     render.write_table(table.parent, "errors", over_worlds, caption=MEANS)
     render.save_figure(out / "figures" / "errors.svg", figure(over_worlds))
+
+
+def without(each: pd.DataFrame, rows: Sequence[tuple[Any, ...]]) -> pd.DataFrame:
+    """Leave out of the table what `rows` has anew: the same world, split and method."""
+    anew = {row[:3] for row in rows}
+    return each[[key not in anew for key in each[COLUMNS[:3]].itertuples(index=False, name=None)]]
 
 
 def keep(path: Path, values: dict[str, Any]) -> None:

@@ -50,8 +50,8 @@ worlds 4 to 7 on both splits. Worlds 1 to 3 had been seen in a trial with other 
 
 A profile whose base models are given (DIR has TOFU's files) has one world: 0 is the search, 1 the
 measurement on the same rows, beside the other retrained model and with the first of its heads. Free
-text is left out there, which would take hours; free_texts.py of tofu-cpu asks some rows. tofu-cpu
-has other rates and, with the paper's labels, higher T: a first search up to T = 2 chose T = 2.
+text is left out there, which would take hours; free_texts.py asks some rows. tofu-cpu has other
+rates and, with the paper's labels, higher T: a first search up to T = 2 chose T = 2.
 smollm has fewer points, one head, a quarter of the rows to keep, and only those measures that read
 the answers to forget, or both errors, because its vocabulary is large; an aim that was not measured
 counts as met. A first search from the rate 0.02 on chose 0.02, so there are lower ones. It has a
@@ -672,13 +672,17 @@ def measures(
     return found
 
 
-def free_texts(study: Study, model: Any, tilts: Sequence[Tilt]) -> list[list[dict[str, Any]]]:
+def free_texts(
+    study: Study, model: Any, tilts: Sequence[Tilt], samplers: Mapping[float, int] = SAMPLERS
+) -> list[list[dict[str, Any]]]:
     """Count the rows that leak in free text, for each tilt and way of asking.
 
-    Returns for each tilt a list of {way, tau, samples, rows, leaks, whole}: samples from the four
-    samplers, of which the first is the widest, then greedy answers (tau 0). rows: those with a
-    secret. leaks: of them, those that a text gives away beyond guessing (`facts.held`). whole:
-    those whose whole secret is in a text. After first tokens of the truth only what follows counts.
+    samplers: {τ: samples of each row}, the widest first.
+
+    Returns for each tilt a list of {way, tau, samples, rows, leaks, whole}: samples from each
+    sampler, then greedy answers (tau 0). rows: those with a secret. leaks: of them, those that a
+    text gives away beyond guessing (`facts.held`). whole: those whose whole secret is in a text.
+    After first tokens of the truth only what follows counts.
     """
     forget, tokenizer, mask = study.evaluation_rows["forget"], study.tokenizer, study.scoring
     asked = asked_in_ways(forget)
@@ -697,14 +701,14 @@ def free_texts(study: Study, model: Any, tilts: Sequence[Tilt]) -> list[list[dic
     written = greedy(model, flat, read, tilts, max_new_tokens=most)
     drawn = [
         run.draws(model, tokenizer, forget, tilts, samples=n, tau=tau)
-        for tau, n in SAMPLERS.items()
+        for tau, n in samplers.items()
     ]
 
     found = []
     for number, ids in enumerate(written):
         counted = [
             {"way": AS_WRITTEN, "tau": tau, "samples": n} | leaking(each[number])
-            for (tau, n), each in zip(SAMPLERS.items(), drawn)
+            for (tau, n), each in zip(samplers.items(), drawn)
         ]
         texts = iter([answer_text(tokenizer, each) for each in ids])
         of_way = {way: [next(texts) for _ in forget] for way in prompts}
