@@ -318,6 +318,11 @@ def test_without_a_model_the_base_of_the_head_is_taken(
         cli.main(words)
     assert loaded == [(str(place / "model"),)]
     if verb == "evaluate":
+        own = head.with_name("a-head-report")
+        own.mkdir()
+        assert cli.main([*words[:-1], str(own)]) == 2
+        assert "has the report by which t3 serve decides" in capsys.readouterr().err
+        own.rmdir()
         assert cli.main([verb, *more[verb]]) == 2
         assert "give --model, or --head" in capsys.readouterr().err
 

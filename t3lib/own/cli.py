@@ -42,7 +42,6 @@ FILES["holdout"] = "held_out_retain"
 ON_HEAD, ROWS = "--head head", "--forget forget.jsonl --retain retain.jsonl"
 HEADS = "folder or Hub id of a head; several in a comma list are combined"
 SYMBOLS = {"T": "temperature", "w": "strength"}  # names in --set, and in `Choices`
-BASE = "base"  # value of --beside
 EXITS = (
     "Exit code 0 is a pass: no row is told beyond guessing in any kind of asking (Fisher's exact"
     " test, Holm at 5%), and no test shows that under 95% of answers to keep stay (of 8, two may"
@@ -130,14 +129,11 @@ def add_evaluate(verbs: Any) -> None:
     add_rows(p)
     add_system(p)
     p.add_argument("--holdout", metavar="FILE", help="rows to keep that no head was fitted on")
-    p.add_argument(
-        "--beside",
-        metavar="REPORT",
-        help="compare row by row, with an exact test, with another report's folder or with base",
-    )
     p.add_argument("--out", type=folder, required=True, help="folder for the report")
     p.add_argument(
-        "--overwrite", action="store_true", help="allow a report in a folder that holds a head"
+        "--overwrite",
+        action="store_true",
+        help="allow a report in a folder that holds a head, or in place of the head's own report",
     )
 
 
@@ -341,30 +337,22 @@ def evaluate(args: argparse.Namespace) -> int:
     check_out(args.out)
     if (args.out / "config.json").exists() and not args.overwrite:
         raise UserError(f"--out {args.out} holds a head: choose another folder, or --overwrite")
-    if args.beside == BASE and not args.head:
-        raise UserError("--beside base needs --head: without a head the base is asked as it is")
-
     heads = heads_of(args)
-    from t3lib.own.report import read_report
+    from t3lib.own.report import report_folder
 
-    other = (
-        None if args.beside in (None, BASE) else read_report(folder(args.beside) / "report.json")
-    )
+    beside = [report_folder(name).resolve() for name in head_names(args)]
+    if args.out.resolve() in beside and args.out.exists() and not args.overwrite:
+        why = "has the report by which t3 serve decides"
+        raise UserError(f"--out {args.out} {why}: choose another folder, or --overwrite")
     wanted = rows_of(args, heads[0] if heads else None)
     model, tokenizer = load_model(args, *base_name(args, heads))
     check_system(args.system, tokenizer)
     if heads:
         tokenizer = in_template_of(heads[0], tokenizer)
         model = under_heads(args, model, tokenizer, heads)
-    from t3lib.own import verdict
     from t3lib.own.assess import assess
 
-    report = assess(model, tokenizer, wanted)
-    if args.beside:
-        report["beside"] = verdict.beside(report, other)
-        name = "the base" if other is None else args.beside
-        report["verdict"]["lines"] += verdict.beside_lines(report["beside"], name)
-    return write_report(report, args.out)
+    return write_report(assess(model, tokenizer, wanted), args.out)
 
 
 def serve(args: argparse.Namespace) -> None:
@@ -374,8 +362,9 @@ def serve(args: argparse.Namespace) -> None:
     from t3lib.core.models import precision_of
     from t3lib.own import gate
     from t3lib.own import serve as server
+    from t3lib.sampler.belonging import prompt_form
 
-    names = [os.path.expanduser(name.strip()) for name in args.head.split(",")]
+    names = head_names(args)
     verdict = partial(
         gate.verdict_rules, names, heads, unjudged=args.unjudged, any_sampler=args.allow_samplers
     )
@@ -399,13 +388,13 @@ def serve(args: argparse.Namespace) -> None:
     if with_vllm:
         if args.device:
             raise UserError("--device: vLLM chooses by itself (or set CUDA_VISIBLE_DEVICES)")
-        dtype = args.dtype or str(config.dtype or "auto").removeprefix("torch.")
-        allowed = verdict(dtype)
+        precision = args.dtype or str(config.dtype or "auto").removeprefix("torch.")
     else:
         base, tokenizer = load_model(args, name, revision)
         config, unlearned = base.config, under_heads(args, base, tokenizer, heads)
-        allowed = verdict(precision_of(base))
-    rules = allowed | gate.prompt_rules(
+        precision = precision_of(base)
+    template = prompt_form(tokenizer, [{"question": "Who?", "answer": "-"}])["chat_template"]
+    rules = verdict(precision, template) | gate.prompt_rules(
         names[0], heads, tokenizer, config, completions=args.completions
     )
     print(server.greeting(rules, url, name), flush=True)
@@ -413,7 +402,7 @@ def serve(args: argparse.Namespace) -> None:
         return server.run_local(unlearned, rules, place)
 
     place.close()
-    server.run_vllm(found, names, rules, config, host=args.host, port=port, dtype=dtype)
+    server.run_vllm(found, names, rules, config, host=args.host, port=port, dtype=precision)
 
 
 # ---- shared by the verbs ------------------------------------------------------------------------
@@ -427,14 +416,19 @@ def check_files(args: argparse.Namespace) -> None:
             raise UserError(f"--{name} {file}: no such file")
 
 
+def head_names(args: argparse.Namespace) -> list[str]:
+    """Return the folders or Hub ids that --head names, [] without any."""
+    names = [] if args.head is None else [name.strip() for name in args.head.split(",")]
+    if not all(names):
+        raise UserError(f"--head {args.head!r}: an empty name")
+    return [*map(os.path.expanduser, names)]
+
+
 def heads_of(args: argparse.Namespace) -> list["T3Head"]:
     """Read the heads of --head, [] without any."""
     from t3lib.classifier.head import T3Head
 
-    wanted = [] if args.head is None else args.head.split(",")
-    if not all(name.strip() for name in wanted):
-        raise UserError(f"--head {args.head!r}: an empty name")
-    return [T3Head.from_pretrained(name.strip()) for name in wanted]
+    return [*map(T3Head.from_pretrained, head_names(args))]
 
 
 def rows_of(args: argparse.Namespace, head: "T3Head | None") -> "Rows":

@@ -331,13 +331,15 @@ def fixed_template(tokenizer: Any) -> str:
 
 
 def verdict_rules(
-    names: Sequence[str], heads: Sequence[Any], precision: str = "", *,
+    names: Sequence[str], heads: Sequence[Any], precision: str = "", template: str | None = None, *,
     unjudged: bool = False, any_sampler: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
     """Return what the reports beside heads allow, for `Gate`: {verdict, samplers, precision}.
 
     names: folders or Hub ids of the heads. precision: of the base, as of `models.precision_of`; a
-    report about another one does not count ("" if it is not known yet). verdict: the sentence of
+    report about another one does not count ("" if it is not known yet), nor one about another chat
+    template, unless the rows were plain text. template: its digest, as of `belonging.prompt_form`
+    (None if it is not known yet). verdict: the sentence of
     the only head's report, or why there is none; with any_sampler it begins with what no report
     judged. In the result, precision is that of the report, or None. samplers: the pairs
     (temperature, top_p) that the report judged; greedy answers alone if there is none, as for
@@ -350,6 +352,9 @@ def verdict_rules(
     about = report.get("precision")
     if precision and report and about != precision:
         report, none = {}, f"this head in {precision} (its report: {about or 'none named'})"
+    asked = report.get("form", {}).get("chat_template")
+    if asked not in (template, belonging.PLAIN, None) and template:
+        report, none = {}, "this head with this chat template"
     verdict = report.get("verdict", {})
     sentence = verdict.get("sentence", f"Not judged: no report is about {none}.")
     if not (verdict.get("success") or unjudged):

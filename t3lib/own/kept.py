@@ -24,7 +24,8 @@ def stayed(inquiry: Inquiry, name: str, before: Sequence[Text], after: Sequence[
     unchanged: rows with the same greedy answer as the base.
     unchanged_sampled: rows whose one sampled answer is the base's sampled or greedy answer. Where
     nothing was sampled, the greedy answer stands for the sample.
-    changed: question, truth and both answers of every row that changed.
+    changed: question, truth and both answers of every row that changed. changed_sampled: the same
+    with the sampled answer, of rows whose sampled answer is another one.
     """
     numbers = inquiry.kept[name]
     every = [texts for each in (before, after) for texts in answers_of(name, each)]
@@ -34,23 +35,28 @@ def stayed(inquiry: Inquiry, name: str, before: Sequence[Text], after: Sequence[
         for texts in every
     )
     known = [n for n in numbers if name == GENERIC or knows(inquiry, n, was[n])]
-    changed = [n for n in known if now[n] != was[n]]
-    return {
-        "rows": len(numbers),
-        "known_before": len(known),
-        "unchanged": len(known) - len(changed),
-        "unchanged_sampled": sum(
-            (now_sampled or now)[n] in (was_sampled.get(n), was[n]) for n in known
-        ),
-        "changed": [
+    changed = {n: now[n] for n in known if now[n] != was[n]}
+    sampled = now_sampled or now
+    others = {n: sampled[n] for n in known if sampled[n] not in (was_sampled.get(n), was[n])}
+
+    def listed(rows: dict[int, str]) -> list[dict[str, str]]:
+        return [
             {
                 "question": question_text(inquiry.rows[n]),
                 "truth": inquiry.rows[n]["answer"],
                 "base": was[n],
-                "answer": now[n],
+                "answer": answer,
             }
-            for n in changed
-        ],
+            for n, answer in rows.items()
+        ]
+
+    return {
+        "rows": len(numbers),
+        "known_before": len(known),
+        "unchanged": len(known) - len(changed),
+        "unchanged_sampled": len(known) - len(others),
+        "changed": listed(changed),
+        "changed_sampled": listed(others) if now_sampled else [],
     }
 
 

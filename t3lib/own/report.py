@@ -1,5 +1,5 @@
-"""The report on a person's own model, beside a head: report.json, report.html, and all texts that
-were judged in texts.jsonl.gz.
+"""The report on a person's own model, beside a head: report.json, report.html, and in
+texts.jsonl.gz all texts about rows to forget that were judged.
 
 The commands `t3 unlearn` and `t3 evaluate` call `save_report`. The functions `unlearn` and `assess`
 return a `Report` and write no file. The page loads nothing from elsewhere.
@@ -58,16 +58,10 @@ def report_of(folder: str | Path, head: Any) -> Report | None:
     """
     if not (path := report_folder(folder) / "report.json").is_file():
         return None
-    content = read_report(path)
-    return content if content.get("judged") == judged_as([head], head) else None
-
-
-def read_report(path: Path) -> Report:
-    """Read a report.json; UserError for a file that is no report."""
     content = read_json(path)
     if not isinstance(content, dict) or "verdict" not in content:
         raise UserError(f"{path}: not the report of t3 unlearn or t3 evaluate")
-    return Report(content)
+    return Report(content) if content.get("judged") == judged_as([head], head) else None
 
 
 def judged_as(heads: Iterable[Any], sampler: Any) -> dict[str, Any]:
@@ -132,10 +126,11 @@ def report_page(report: Mapping[str, Any]) -> str:
     return pages.get_template("report.html").render(
         report=report,
         changed_rows=[
-            {"set": NAMES[name], **row}
+            {"set": NAMES[name] + how, **row}
             for name in NAMES
             if name in report
-            for row in report[name]["changed"]
+            for key, how in (("changed", ""), ("changed_sampled", ", sampled"))
+            for row in report[name][key]
         ],
         names=NAMES,
         untested=UNTESTED,

@@ -79,9 +79,10 @@ class Rows:
     def checked(self) -> "Rows":
         """Return the same sets with their rows in one layout (`normal`); no two sets may overlap.
 
-        UserError for an empty set "forget" or "retain", and for a question or a text that is in two
-        sets, in whatever layout and spelling (`spelled`). A row cannot be both forgotten and kept,
-        and a row that a head was fitted on cannot show what the head does to other rows.
+        UserError for an empty set "forget" or "retain", and for a question or a text (of a row to
+        keep also a wording) that is in two sets, in whatever layout and spelling (`spelled`). A row
+        cannot be both forgotten and kept, and a row that a head was fitted on cannot show what the
+        head does to other rows.
         """
         sets: dict[str, Any] = {name: getattr(self, name) for name in SETS}
         if empty := [name for name in ("forget", "retain") if not sets[name]]:
@@ -94,30 +95,34 @@ class Rows:
             for name, rows in sets.items()
         }
         for (first, rows), (second, others) in combinations(checked.items(), 2):
-            places = {key: n for n, row in enumerate(others, 1) for key in _keys(row)}
+            places = {key: n for n, row in enumerate(others, 1) for key in keys_of(row)}
             for number, row in enumerate(rows, 1):
-                if twins := [places[key] for key in _keys(row) if key in places]:
+                # A head is fitted on the wordings of a row to keep, too.
+                more = map(spelled, row.get("wordings", ()) if first == "retain" else ())
+                if twins := [places[key] for key in (*keys_of(row), *more) if key in places]:
                     twin = f"{second} row {twins[0]}"
-                    same = _keys(row)[0] == _keys(others[twins[0] - 1])[0]
+                    same = keys_of(row)[0] == keys_of(others[twins[0] - 1])[0]
                     how = (
                         f"is also {twin}"
                         if same
                         else f"has the same question as {twin}, with another answer"
                     )
-                    raise UserError(f"{first} row {number} {how}: {printable(_keys(row)[1], 60)!r}")
+                    raise UserError(
+                        f"{first} row {number} {how}: {printable(keys_of(row)[1], 60)!r}"
+                    )
         # Every answer of a conversation is a row, unless its question is in a set already. What is
         # also in a set to keep is not forgotten.
         found: dict[str, Any] = {
             name: _once(map(begun, rows), name) for name, rows in checked.items()
         }
-        taken = {key for rows in checked.values() for row in rows for key in _keys(row)}
+        taken = {key for rows in checked.values() for row in rows for key in keys_of(row)}
         parts, left = Counter[str](), set[tuple[str, str]]()
         for name in sorted(checked, key="forget".__eq__):
             for part in (part for row in checked[name] for part in earlier_answers(row)):
                 if "secret" in part:
-                    left.add(_keys(part))
-                elif not taken & {*_keys(part)}:
-                    taken.update(_keys(part))
+                    left.add(keys_of(part))
+                elif not taken & {*keys_of(part)}:
+                    taken.update(keys_of(part))
                     found[name].append(part)
                     parts[f"become rows of their own ({name})"] += 1
         if stay := sum(not taken & {*keys} for keys in left):
@@ -154,12 +159,16 @@ def load(
     for number, entry in enumerate(entries, 1):
         where = f"{source} row {number}"
         if isinstance(entry, Mapping):
-            if missing := [column for column in named.values() if column not in entry]:
+            if missing := [
+                column
+                for name, column in named.items()
+                if column not in entry and name != "wordings"  # not every file has some
+            ]:
                 option = "--secret-column" if missing[0] == secret else "--columns"
                 raise UserError(
                     f"{where}: no column {printable(missing[0], 60)!r}, which {option} names"
                 )
-            entry = {**entry, **{name: entry[column] for name, column in named.items()}}
+            entry = {**entry, **{name: entry.get(column) for name, column in named.items()}}
             # A prompt may be empty: plain text begins with nothing.
             entry = {
                 name: value
@@ -299,7 +308,7 @@ def _once(rows: Iterable[Row], name: str) -> list[Row]:
     rows = [*rows]
     once: dict[Any, Row] = {}
     for row in rows:
-        once.setdefault((_keys(row)[0], row.get("system"), row.get("secret")), row)
+        once.setdefault((keys_of(row)[0], row.get("system"), row.get("secret")), row)
     if twice := len(rows) - len(once):
         warnings.warn(f"{twice} rows ({name}) are given twice and count once", stacklevel=1)
     return [*once.values()]
@@ -318,7 +327,7 @@ def earlier_answers(row: Row) -> list[Row]:
     ]
 
 
-def _keys(row: Row) -> tuple[str, str]:
+def keys_of(row: Row) -> tuple[str, str]:
     """Return the whole text of a row and its question (the text itself where nothing is asked),
     both `spelled`. Rows with an equal key are about one item, in whatever layout.
     """

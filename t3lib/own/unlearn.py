@@ -53,7 +53,7 @@ from t3lib.own.leak import said_beyond_others
 from t3lib.own.lessons import Request
 from t3lib.own.questions import SEALED_KINDS, reworded
 from t3lib.own.report import Report
-from t3lib.own.rows import SETS, Rows
+from t3lib.own.rows import SETS, Rows, keys_of
 from t3lib.own.verdict import FEWEST, NEVER_FITTED, failing, sums
 from t3lib.sampler import belonging
 from t3lib.sampler.tilt import T3ForCausalLM
@@ -209,17 +209,20 @@ def checked_request(model: Any, tokenizer: Any, rows: Rows, choices: Choices) ->
 
 def hold_out(rows: Rows, seed: int) -> Rows:
     """Return the same rows with a fifth of the rows to keep in `held_out_retain`, drawn at random.
-    None is drawn if rows were given there, or from fewer than `FEWEST`.
+    None is drawn if rows were given there, or from fewer than `FEWEST`. Rows with the question of a
+    row that is held out are held out, too.
     """
     n = len(rows.retain)
     if rows.held_out_retain or n < FEWEST:
         return rows
-    held = {*np.random.default_rng(seed).choice(n, round(HOLD_OUT * n), replace=False).tolist()}
-    return replace(
-        rows,
-        retain=[row for number, row in enumerate(rows.retain) if number not in held],
-        held_out_retain=[rows.retain[number] for number in sorted(held)],
+    drawn = np.random.default_rng(seed).choice(n, round(HOLD_OUT * n), replace=False)
+    asked = [keys_of(row)[1] for row in rows.retain]
+    held = {asked[number] for number in drawn}
+    fitted, left = (
+        [row for row, text in zip(rows.retain, asked) if (text in held) == out]
+        for out in (False, True)
     )
+    return replace(rows, retain=fitted, held_out_retain=left) if fitted else rows
 
 
 def check_known(request: Request, inquiry: Inquiry) -> None:

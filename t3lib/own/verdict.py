@@ -3,10 +3,9 @@
 These functions call no model.
 """
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from t3lib.core.errors import UserError
 from t3lib.own.answers import GENERIC, TOKENS
 from t3lib.own.choice import STRENGTHS
 from t3lib.own.kept import STAY, too_few
@@ -201,90 +200,3 @@ def _kept(entry: Mapping[str, Any]) -> str:
     of = f"{known}" if known == rows else f"{known} known of {rows}"
     sampled = entry["unchanged_sampled"]
     return f"{entry['unchanged']} of {of} answered as before, {sampled} when sampled"
-
-
-# ---- two reports, row by row --------------------------------------------------------------------
-
-
-def beside(report: Mapping[str, Any], other: Mapping[str, Any] | None = None) -> dict[str, Counts]:
-    """Compare a report row by row with another one, or with its own base.
-
-    other: a report on the same rows and base, asked in the same ways; None is the base.
-
-    Returns `paired` of the rows that leak and, unless it is the base, of the answers to keep that
-    changed, by a name for each. UserError for a report that was asked otherwise.
-    """
-    forget = report["forget"]
-    theirs = forget if other is None else other["forget"]
-    leaking = _rows(theirs["each"], "heard" if other is None else "leaks")
-    pairs = {"rows that leak": paired(leaking, _rows(forget["each"], "leaks"), forget["rows"])}
-    if other is None:
-        return pairs
-
-    if _asked(report) != _asked(other):
-        raise UserError(
-            "the other report has another base, other rows or other ways of asking, so that no rows"
-            " can be compared: make both with t3 evaluate and the same files"
-        )
-    sets = ["retain", *NEVER_FITTED]
-    was, now = (
-        _rows(row for name in sets if name in each for row in each[name]["changed"])
-        for each in (other, report)
-    )
-    if known := sums(report, sets)["known_before"]:
-        pairs["answers to keep that changed"] = paired(was, now, known)
-    return pairs
-
-
-def paired(there: Set[tuple[str, str]], here: Set[tuple[str, str]], n: int) -> Counts:
-    """Compare two models on n rows by McNemar's exact test.
-
-    there, here: those of the rows that leak, or changed, of the other model and of this one.
-
-    Returns a dict. Some of its keys:
-    only_there, only_here: the questions of rows that are in one of the two sets.
-    p: chance of so unequal numbers of these, or more, if both were as likely (two-sided).
-    difference, low, high: here minus there, as shares of all rows, and its 95% interval. It comes
-    from two exact intervals of 97.5% (Clopper and Pearson), so it is rather too wide.
-    """
-    from scipy.stats import binomtest
-
-    alone = sorted(there - here), sorted(here - there)
-    gone, new = map(len, alone)
-    p = binomtest(new, gone + new).pvalue if gone + new else 1.0
-    of_gone, of_new = (binomtest(k, n).proportion_ci(0.975, "exact") for k in (gone, new))
-    return {
-        "rows": n,
-        "only_there": [question for question, _ in alone[0]],
-        "only_here": [question for question, _ in alone[1]],
-        "p": float(p),
-        "difference": (new - gone) / n,
-        "low": float(of_new.low - of_gone.high),
-        "high": float(of_new.high - of_gone.low),
-    }
-
-
-def beside_lines(pairs: Mapping[str, Counts], name: str) -> list[str]:
-    """Say in a line for each what `beside` returned. name: of what was compared with."""
-    return [
-        f"{what}, beside {name}: {len(pair['only_there'])} of {pair['rows']} only there,"
-        f" {len(pair['only_here'])} only here (McNemar's exact test p = {pair['p']:.2g}; difference"
-        f" {pair['difference']:+.0%}, 95% interval {pair['low']:+.0%} to {pair['high']:+.0%})"
-        for what, pair in pairs.items()
-    ]
-
-
-def _rows(entries: Iterable[Mapping[str, Any]], key: str = "question") -> set[tuple[str, str]]:
-    """Return question and truth of the entries in which `key` is true."""
-    return {(str(each["question"]), each["truth"]) for each in entries if each[key]}
-
-
-def _asked(report: Mapping[str, Any]) -> Any:
-    """Return what two reports must have in common to be compared row by row."""
-    known = {name: report[name]["known_before"] for name in NAMES if name in report}
-    base = report.get("base")
-    if isinstance(base, Mapping) and base.get("base_weights"):
-        # the same weights may have another name
-        base = {name: base.get(name) for name in ("base_weights", "base_adapter")}
-    same = [base, *(report.get(name) for name in ("form", "coverage"))]
-    return known, same, _rows(report["forget"]["each"])

@@ -71,18 +71,3 @@ def test_a_model_without_a_head_is_judged_by_the_command_line(
         assert cli.main([*argv, "--overwrite"]) == 3
         report = read_json(tmp_path / "report" / "report.json")
         assert report["verdict"]["status"] == status and "choice" not in report
-
-    # one row no longer leaks
-    assert report["forget"]["each"][0]["leaks"]
-    report["forget"]["each"][0]["leaks"] = False
-    monkeypatch.setattr("t3lib.own.assess.assess", lambda *_: report)
-    later = [*argv, "--out", str(tmp_path / "later"), "--beside"]
-    assert cli.main([*later, str(tmp_path / "report")]) == 3
-    assert "rows that leak, beside" in (printed := capsys.readouterr().out)
-    assert "1 of 4 only there, 0 only here (McNemar's exact test p = 1;" in printed
-    pairs = read_json(tmp_path / "later" / "report.json")["beside"]["rows that leak"]
-    assert pairs["only_there"] == [report["forget"]["each"][0]["question"]]
-    for wrong, why in (("base", "needs --head"), (str(tmp_path), "report.json: No such file")):
-        assert cli.main([*later, wrong]) == 2
-        said = capsys.readouterr().err
-        assert why in said and said.count("\n") == 1

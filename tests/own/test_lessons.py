@@ -327,6 +327,14 @@ def test_no_lesson_is_of_a_row_held_out(memorised, monkeypatch):
     assert own.hold_out(given, 0) is given, "rows that a person gave"
     few = Rows(forget, retain[:4])
     assert own.hold_out(few, 0) is few
+    asked_twice = [{**row, "answer": f"{row['answer']} Yes."} for row in retain]
+    twice = own.hold_out(Rows(forget, [*retain, *asked_twice]), 0)
+    fitted, left = (
+        {row["question"] for row in some} for some in (twice.retain, twice.held_out_retain)
+    )
+    assert left and fitted and not fitted & left, "a question is fitted or held out"
+    same = Rows(forget, [{**row, "question": "Who?"} for row in retain])
+    assert own.hold_out(same, 0) is same
     own.checked_request(model, tokenizer, Rows(forget, retain[:4], retain[4:5]), own.Choices())
     with pytest.warns(UserWarning, match="so the verdict cannot be a pass: give 5 or more"):
         own.checked_request(model, tokenizer, few, own.Choices())

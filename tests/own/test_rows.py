@@ -179,11 +179,12 @@ def test_columns_and_secrets_of_a_file(tmp_path):
     path = tmp_path / "rows.csv"
     path.write_text("Frage,Antwort,PIN\nWer?,Ada 12.,12\n")
     named = {"question": "Frage", "answer": "Antwort"}
-    [row] = rows.load(path, columns=named, secret="PIN")
+    [row] = rows.load(path, columns=named | {"wordings": "not in every file"}, secret="PIN")
     assert (row["question"], row["answer"], row["secret"]) == ("Wer?", "Ada 12.", "12")
     for wrong, said in (
         ({"columns": {"question": "F"}}, "no column 'F'"),
         ({"columns": named, "secret": "X"}, "column 'X'"),
+        ({"columns": named | {"system": "S"}}, "no column 'S'"),
     ):
         with pytest.raises(UserError, match=said):
             rows.load(path, **wrong)
@@ -244,6 +245,8 @@ def test_wordings_are_a_list_or_the_lines_of_a_text(tmp_path):
     for entry, _ in ENTRIES.values():
         assert rows.normal(entry | {"wordings": both}, "here")["wordings"] == both
     assert Rows([first], [second]).checked().forget == [first], "read once, they stay a list"
+    with pytest.raises(UserError, match="retain row 1 has the same question as other row 1"):
+        Rows([second], [first], [Q | {"question": "Who,  please?"}]).checked()
     for wrong, said in (
         (3, "here: wordings must be a list of texts"),
         (["a", 3], "here: wordings 2 must be text"),

@@ -537,6 +537,23 @@ def test_a_report_on_another_precision_lifts_nothing(place, unlearned):
         path.write_text(json.dumps(report))
 
 
+def test_a_report_on_another_chat_template_lifts_nothing(place, unlearned):
+    """A base whose template had been edited was served with the pass and a warning."""
+    names, heads = [str(place / "head")], [unlearned[0].heads[0]]
+    template = heads[0].info["chat_template"]
+    path = place / "head-report" / "report.json"
+    report = json.loads(path.read_text())
+    path.write_text(json.dumps(report | {"form": {"chat_template": template, "system": None}}))
+    try:
+        assert gate.verdict_rules(names, heads, "float32", template)["verdict"] == PASS
+        with pytest.raises(UserError, match="no report is about this head with this chat template"):
+            gate.verdict_rules(names, heads, "float32", "another")
+        path.write_text(json.dumps(report | {"form": {"chat_template": belonging.PLAIN}}))
+        assert gate.verdict_rules(names, heads, "float32", "another")["verdict"] == PASS
+    finally:
+        path.write_text(json.dumps(report))
+
+
 THINKING = """{% for turn in messages %}{{ turn.role }}:{% if turn.role == "assistant" %} --{% endif
 %} {{ turn.content }}
 {% endfor %}{% if add_generation_prompt %}assistant:{{ before }} {% endif %}"""
