@@ -21,9 +21,10 @@ It writes tables/errors_each.csv with one row for each model, tables/errors.csv 
 worlds and 95% intervals, and for each world the errors of every row as errors/worldN.json.gz. A
 world takes about 15 minutes on one core, most of it to train its models, which .t3cache keeps.
 --methods T3 leaves the baselines out. A profile whose base models are given (DIR has TOFU's files)
-has one world, and of T3 only the settings of Table 5, the tuned one also gated and as f^w (tofu-cpu
-was run before these two were added); its table has no means. Of profile smollm 100 rows to keep are
-read, as in guided.py.
+has one world, and of T3 only the settings of Table 5, the tuned one also gated and as f^w, and
+weaker heads at T = 1, which a reviewer asked for. These last were run on smollm's 10% split alone,
+with the base taught once more (smollm/another-base). Such a table has no means. Of profile smollm
+100 rows to keep are read, as in guided.py.
 """
 
 import gzip
@@ -56,6 +57,7 @@ STRONG = 4e-2  # T3's learning rate that was chosen for T = 1
 WEAK = 5e-3  # and for T = 3
 TEMPERATURES = (1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0)
 GATE = 0.9
+WEAKER = (1e-3, 2e-3, 5e-3, 1e-2)  # further rates at T = 1 where models are given
 DIALS = ["lr", "temperature", "w", "gate"]
 SHOWN = {"forget_error": "Forget Error", "leak": "leak", "retain_error": "Retain Error, nats"}
 CURVES = {  # (learning rate, gate): (label, look)
@@ -169,7 +171,7 @@ def models_of(
 
     T3 has its settings of Table 5 (each T with its own learning rate), and f^w at T = 1 with the
     greedy text of the tuned T (w = T). In the built-in worlds it also has a weak and a strong head
-    at every T, both also gated, elsewhere the tuned one gated.
+    at every T, both also gated, elsewhere the tuned one gated and heads at T = 1.
     """
     hyper, split = profile["hyper"], study.split
     models = [
@@ -184,6 +186,7 @@ def models_of(
     points = [hyper_of(hyper, "T3", split, T) | {"temperature": T} for T in profile["temperatures"]]
     if profile["models"]:
         points.append(tuned | {"gate": GATE})
+        points += [tuned | {"lr": lr, "temperature": 1.0} for lr in WEAKER]
     else:
         points += [
             tuned | {"lr": lr, "temperature": T, "gate": gate}
