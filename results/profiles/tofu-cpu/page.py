@@ -32,8 +32,6 @@ SECOND = ERRORS | {
     "secrets": "secrets",
 }
 DIALS = {"learning rate": "lr", "T": "temperature", "θ": "gate", "ε": "tail"}
-ASKED = {0.0: "greedily", 1.0: "64 samples, τ = 1"}
-ASKED |= {tau: f"16, τ = {tau:g}" for tau in (0.6, 0.3, 0.1)}
 GIVEN = {f"after {n} tokens of the truth": f"{n} given" for n in (1, 2, 4)}
 OTHERWISE = ("as a second turn", "in 13 other ways", *GIVEN.values())
 KINDS = {"Retrained": LABELS["Retrained"], "hard": "T3 (least)", "guided": "T3 (guided)"}
@@ -120,13 +118,19 @@ def told(texts: pd.DataFrame, models: pd.Series) -> str:
 
     texts: the table `free_texts`. models: their order.
     """
+    asked = {
+        (n, tau): f"{n:g}{' samples' if tau == 1 else ''}, τ = {tau:g}" if tau else "greedily"
+        for n, tau in texts.loc[texts["way"] == AS_WRITTEN, ["samples", "tau"]].to_numpy()
+    }
+    title = [
+        asked[n, tau] if way == AS_WRITTEN else GIVEN.get(way, way)
+        for way, n, tau in texts[["way", "samples", "tau"]].to_numpy()
+    ]
     cells = texts.assign(
-        told=texts["leaks"].astype(str) + " (" + texts["whole"].astype(str) + ")",
-        way=texts["way"].replace(GIVEN).where(texts["way"] != AS_WRITTEN, texts["tau"].map(ASKED)),
-    ).pivot(index="model", columns="way", values="told")
-    return table(
-        cells.loc[models, [*ASKED.values(), *OTHERWISE]].rename(LABELS).reset_index(names="")
-    )
+        told=texts["leaks"].astype(str) + " (" + texts["whole"].astype(str) + ")", title=title
+    ).pivot(index="model", columns="title", values="told")
+    order = sorted(asked.values(), key="greedily".__ne__)
+    return table(cells.loc[models, [*order, *OTHERWISE]].rename(LABELS).reset_index(names=""))
 
 
 def lines(rows: pd.DataFrame, names: object, columns: dict[str, object]) -> str:

@@ -238,8 +238,19 @@ def test_the_first_finding_is_that_of_the_table():
     assert (sign(least, "Retain Error"), sign(least, "word for word")) == (-1, 1)
     assert sign(least, "not fitted") == 0
     controls = pd.read_csv(ROOT / "results/studies/cpu-worlds/tables/controls.csv")
-    price = controls.groupby(["model", "fitted"])["retain_error"].mean()["T3 (least)"]
-    assert round(price[0] / price[1]) == 2
+    price = controls.groupby(["fitted", "model"])["retain_error"].mean()
+    unfitted, fitted = (price[n]["T3 (least)"] for n in (0, 1))
+    readme = " ".join(TEXTS[ROOT / "README.md"].split())
+    assert round(unfitted / fitted) == 2 and 1.4 < unfitted / price[0]["RMU (least)"] < 1.6
+    more = f"costs {100 * (fitted / price[1]['Retrained'] - 1):.0f}% more"
+    assert f"{more} (unfitted rows: twice as much, half more than RMU)" in readme
+    refuse, floor = (
+        controls.groupby("model")["forget_error"].mean()[m] for m in ("Refused", "Retrained")
+    )
+    assert f"(a refusing list: {refuse / floor:.1f};" in readme
+    worlds = pd.read_csv(ROOT / "results/studies/cpu-worlds/tables/worlds_each.csv")
+    words = worlds[worlds["split"] == SPLIT].groupby("method")["unrelated"].mean()
+    assert f"world facts ({words['T3']:.2f}; RMU {words['RMU']:.2f})" in readme
     assert sign(paper, "other ways") == sign(least, "other ways") == 1
     other = {
         row: float(cells[row, "other ways"].split()[0])
@@ -414,7 +425,7 @@ def test_free_text_on_tofus_text_is_that_of_the_table():
     of = texts.xs("as written", level="way")["leaks"].unstack("tau")
     by_rule = ["T3 (least)", "T3 (guided)", "RMU (least)"]
     wga = told["WGA (least)", "in 13 other ways"]
-    assert f"**WGA (least) gives away least of the four that the rule chose**, {wga} in" in page
+    assert f"WGA (least) gives away least of the four that the rule chose**, {wga} in" in page
     assert (texts["whole"].xs("WGA (least)") == 0).all() and "no row whole" in page
     ways = texts["leaks"].unstack("model")[["WGA (least)", *by_rule]].sum()
     assert ways.idxmin() == "WGA (least)"
