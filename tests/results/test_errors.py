@@ -149,3 +149,4 @@ def test_a_split_made_anew_leaves_the_rows_of_the_other(monkeypatch):
     each = pd.DataFrame(known, columns=["world", "split", "method"])
     left = without(each, [(0, "forget10", "T3", 0.1)])
     assert [*left.itertuples(index=False, name=None)] == known[:3]
+    assert [*without(each[:0], [known[0]]).columns] == [*each.columns]

@@ -117,7 +117,8 @@ def make(
 def without(each: pd.DataFrame, rows: Sequence[tuple[Any, ...]]) -> pd.DataFrame:
     """Leave out of the table what `rows` has anew: the same world, split and method."""
     anew = {row[:3] for row in rows}
-    return each[[key not in anew for key in each[COLUMNS[:3]].itertuples(index=False, name=None)]]
+    keys = each[COLUMNS[:3]].itertuples(index=False, name=None)
+    return each.loc[[key not in anew for key in keys]]
 
 
 def keep(path: Path, values: dict[str, Any]) -> None:
