@@ -17,6 +17,7 @@ from conftest import ROOT
 FOLDER = ROOT / "results" / "studies" / "cpu-worlds"
 TOFU, SMOLLM = (ROOT / "results" / "profiles" / name for name in ("tofu-cpu", "smollm"))
 NAMES = {"forget": ("forget_error", "leak", "total_variation"), "retain": ("retain_error",)}
+AGAIN = SMOLLM / "another-base"
 SPREAD = {"forget": "recited", "retain": "kept"}
 
 
@@ -50,7 +51,7 @@ def again(row, folder=FOLDER):
     return found
 
 
-@pytest.mark.parametrize("folder", [FOLDER, TOFU, SMOLLM], ids=lambda folder: folder.name)
+@pytest.mark.parametrize("folder", [FOLDER, TOFU, SMOLLM, AGAIN], ids=lambda folder: folder.name)
 def test_every_row_of_the_table_is_that_of_the_files(folder):
     rows = table("errors_each", folder)
     for row in rows:
@@ -59,6 +60,7 @@ def test_every_row_of_the_table_is_that_of_the_files(folder):
         for name, value in found.items():
             assert float(row[name]) == pytest.approx(value, rel=1e-4, abs=1e-6), (name, row)
     sizes = {FOLDER: (range(12), 80, 400), TOFU: (range(1), 400, 10), SMOLLM: (range(1), 160, 10)}
+    sizes[AGAIN] = sizes[SMOLLM]
     worlds, n, least = sizes[folder]
     assert {row["world"] for row in rows} == {*map(str, worlds)} and len(rows) > least
     for world in worlds:
@@ -150,3 +152,38 @@ def test_a_split_made_anew_leaves_the_rows_of_the_other(monkeypatch):
     left = without(each, [(0, "forget10", "T3", 0.1)])
     assert [*left.itertuples(index=False, name=None)] == known[:3]
     assert [*without(each[:0], [known[0]]).columns] == [*each.columns]
+
+
+def test_what_weaker_heads_without_tempering_do_on_smollm():
+    """The sentences of pages/pretrained_errors.md."""
+    rows = {
+        tuple(float(row[each]) for each in ("lr", "temperature", "w", "gate")): row
+        for row in table("errors_each", AGAIN)
+        if row["method"] == "T3"
+    }
+
+    def of(rate, T=1.0, w=1.0, gate=1.0, *, measure="forget_error"):
+        return float(rows[rate, T, w, gate][measure])
+
+    tuned = {name: of(2e-3, 1.5, measure=name) for name in ("forget_error", "leak", "retain_error")}
+    assert of(1e-2) < tuned["forget_error"] and of(5e-3) < tuned["forget_error"] < of(2e-2)
+    assert abs(of(1e-2, measure="leak") - tuned["leak"]) < 0.005
+    assert of(1e-2, measure="retain_error") < tuned["retain_error"] / 2
+    assert of(2e-3, 1.5, gate=0.9, measure="retain_error") < 0.075
+    assert min(of(rate) for rate in (1e-3, 2e-3, 5e-3, 1e-2, 2e-2)) == of(2e-3)
+    assert f"{of(2e-3):.2f} {of(2e-3, measure='leak'):.2f}" == "0.28 0.18"
+
+    texts = table("free_texts", AGAIN)
+    told = {(row["model"], row["way"], row["tau"]): int(row["leaks"]) for row in texts}
+    floor = {key[1:]: leaks for key, leaks in told.items() if key[0] == "Retrained"}
+    second, tempered = "as a second turn", ("T3", "T3 (least)")
+    assert [told[name, second, "0.0"] for name in (*tempered, "Retrained", "Original")] == [
+        8,
+        7,
+        4,
+        13,
+    ]
+    mine = [row for row in texts if row["model"].startswith("T3") and row["way"] != second]
+    assert len(mine) == 4 * 8 and {row["rows"] for row in texts} == {"20"}
+    assert all(int(row["leaks"]) <= floor[row["way"], row["tau"]] + 1 for row in mine)
+    assert {row["whole"] for row in texts if row["model"].startswith("T3")} == {"0"}

@@ -43,9 +43,10 @@ def blocks(results: Path) -> dict[str, str]:
     that was searched, with the paper's labels. guided_END: the settings that the errors chose, with
     each kind of labels. guided_END_second: these settings beside the other retrained model.
     guided_tofu_again: the same of another base, with a search of its own, and RMU by the rule.
-    free_texts_tofu: which rows the models of that base give away in free text.
+    free_texts_tofu, free_texts_smollm: which rows models give away in free text.
     errors_END_methods: methods as Forget Quality chose them, T3 at every T with its own learning
-    rate, the tuned one also gated and as a power of f, beside that model. sharper: powers of f
+    rate, beside that model. errors_smollm_again: T3 up to T = 1.5 on another base, the tuned one
+    also gated and as a power of f, and weaker heads at T = 1. sharper: powers of f
     without tempering, at the rate that the rule chose.
     """
     found = {}
@@ -84,14 +85,7 @@ def blocks(results: Path) -> dict[str, str]:
             each = pd.concat([each, floor.rename(columns={"model": "method"})])
         order = each["method"].map([*METHODS].index)
         each = each.assign(order=order).sort_values(["split", "order", "temperature", "w", "gate"])
-        named = [
-            LABELS.get(method, method)
-            + ("" if pd.isna(T) else f", T = {T:g}")
-            + f", f^{w:g}" * (w > 1)
-            + f", gated (θ = {gate:g})" * (gate < 1)
-            for method, T, w, gate in each[["method", "temperature", "w", "gate"]].to_numpy()
-        ]
-        found[f"errors_{end}_methods"] = lines(each, named, ERRORS | {"kept": "kept"})
+        found[f"errors_{end}_methods"] = lines(each, named(each), ERRORS | {"kept": "kept"})
 
     tables = results / "profiles" / "tofu-cpu" / "tables"
     sharper = pd.read_csv(tables / "sharper.csv")
@@ -109,7 +103,27 @@ def blocks(results: Path) -> dict[str, str]:
     asked = again.loc[again["model"].isin(texts["model"]), "model"]
     found["free_texts_tofu"] = told(texts, asked)
 
+    smollm = results / "profiles" / "smollm"
+    each = pd.read_csv(smollm / "another-base" / "tables" / "errors_each.csv")
+    each = each[(each["temperature"] <= 1.5) | each["temperature"].isna()]
+    each = each.sort_values(["temperature", "w", "gate", "lr"], na_position="first")
+    rates = {"learning rate": [f"{lr:g}" if lr > 0 else "" for lr in each["lr"]]}
+    found["errors_smollm_again"] = lines(each, named(each), rates | ERRORS | {"kept": "kept"})
+    texts = pd.read_csv(smollm / "another-base" / "tables" / "free_texts.csv")
+    found["free_texts_smollm"] = told(texts, texts["model"].drop_duplicates())
+
     return found
+
+
+def named(rows: pd.DataFrame) -> list[str]:
+    """Name each row of a table errors_each by its method, T, and w and gate unless they are 1."""
+    return [
+        LABELS.get(method, method)
+        + ("" if pd.isna(T) else f", T = {T:g}")
+        + f", f^{w:g}" * (w > 1)
+        + f", gated (θ = {gate:g})" * (gate < 1)
+        for method, T, w, gate in rows[["method", "temperature", "w", "gate"]].to_numpy()
+    ]
 
 
 def told(texts: pd.DataFrame, models: pd.Series) -> str:
