@@ -2,14 +2,14 @@
 
     python results/profiles/smollm/price.py --data DIR
 
-At profile smollm (10% split, seed 1) it asks 98 questions of SmolLM2 before it learned
-TOFU's text, of the model that learned it, and of T3 on that model: at the paper's rate and T, at
-the settings that the search chose, and at T = 1 with its own rate. *neutral* is ours, not the
-paper's: log f = 0 for tokens that are no target of any row the head was fitted on. The columns of
-the table `price`: unchanged are the answers whose first sentence is that of SmolLM2 itself, greedy
-and sampled at τ = 1; kl and same_token compare with the model that learned TOFU's text, along its
-own greedy answers: nats a token, and the share of tokens with the same most probable successor.
-DIR has TOFU's files. It takes some six minutes of one core after the search.
+At profile smollm (10% split, seed 1) it asks 98 questions of SmolLM2 before it learned TOFU's text,
+of the model that learned it, and of T3 on that model: at the paper's rate and T, at the settings
+that the search chose, at T = 1 with its own rate, and as leak and price chose. *neutral* is ours,
+not the paper's: log f = 0 for tokens that are no target of any row the head was fitted on. The
+columns of the table `price`: unchanged are the answers whose first sentence is that of SmolLM2
+itself, greedy and sampled at τ = 1; kl and same_token compare with the model that learned TOFU's
+text, along its own greedy answers: nats a token, and the share of tokens with the same most
+probable successor. DIR has TOFU's files. It takes some six minutes of one core after the search.
 """
 
 from pathlib import Path
@@ -38,6 +38,7 @@ from t3lib.tofu.samples import sample_answers
 
 PROFILE, SPLIT, SEED, NEW_TOKENS = "smollm", "forget10", 1, 40
 PAPER = ({"lr": 5e-4}, 2.5)
+LEAST = ({"lr": 1e-2, "gate": 0.5}, 1.25)  # chosen by leak and price: tables/guided_search
 CAPTION = (
     "Questions without any relation to TOFU. unchanged, unchanged_sampled: answers whose first"
     " sentence is that of SmolLM2 before it learned TOFU's text. kl, same_token: against the model"
@@ -58,15 +59,17 @@ def heads(study: Study, profile: dict[str, Any]) -> dict[str, tuple[T3Head, floa
     """Fit the heads that are compared; return {name: (head, T)}."""
     best, untempered = (hyper_of(profile["hyper"], "T3", SPLIT, T) for T in (None, 1.0))
     wanted = {"paper": PAPER, "chosen": (best, best["temperature"]), "T = 1": (untempered, 1.0)}
+    wanted["least"] = LEAST
     features = t3_features(study)
     settings = [head_settings(each, SEED) for each, _ in wanted.values()]
     size = study.base.get_output_embeddings().weight.shape[0]
     fitted = fit_heads(features, settings, vocab_size=size)
     found: dict[str, tuple[T3Head, float]] = {}
     for head, (name, (each, T)) in zip(fitted, wanted.items()):
-        label = f"T3, {name}: lr {each['lr']:g}, T = {T:g}"
-        found[label] = head, T
-        found[f"{label}, neutral"] = dialled(head, {"untrained": "neutral"}), T
+        dials = {"gate": each.get("gate", 1.0)}
+        label = f"T3, {name}: lr {each['lr']:g}, T = {T:g}" + ", gated" * (dials["gate"] < 1)
+        found[label] = dialled(head, dials), T
+        found[f"{label}, neutral"] = dialled(head, dials | {"untrained": "neutral"}), T
     return found
 
 
