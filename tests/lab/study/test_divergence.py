@@ -50,18 +50,33 @@ def oracle(name):
     return Product(tuple(map(in_float64, parts())), **DIALS[name])
 
 
+def limit(name):
+    """The limit of one model: of q and of r each, rounding counts alpha times. One processor's
+    float32 was 2.9e-5 away where another's was below 2e-5.
+    """
+    return LIMIT * (1 + 2 * DIALS[name]["alpha"])
+
+
 @pytest.mark.parametrize("padding", ["none", "left"])
 @pytest.mark.parametrize("mode", MODES)
 def test_exact(mode, padding):
     model = DivergenceForCausalLM(*parts(), **DIALS["tempered"])
-    assert MODES[mode](model, oracle("tempered"), padding) <= LIMIT
+    assert MODES[mode](model, oracle("tempered"), padding) <= limit("tempered")
 
 
 @pytest.mark.parametrize("name", ["published", "bounded"])
 @pytest.mark.parametrize("mode", ["greedy", "teacher-forced labels"])
 def test_exact_at_other_dials(name, mode):
     model = DivergenceForCausalLM(*parts(), **DIALS[name])
-    assert MODES[mode](model, oracle(name), "left") <= LIMIT
+    assert MODES[mode](model, oracle(name), "left") <= limit(name)
+
+
+@pytest.mark.parametrize("name", DIALS)
+def test_the_limit_is_far_below_a_slip(name):
+    """An alpha that is wrong by a hundredth."""
+    slip = DIALS[name] | {"alpha": 1.01 * DIALS[name]["alpha"]}
+    model = DivergenceForCausalLM(*parts(), **slip)
+    assert MODES["greedy"](model, oracle(name), "left") > 10 * limit(name)
 
 
 def test_the_tokens_of_the_smallest_ratios_get_the_kth_logit():
