@@ -320,9 +320,10 @@ def test_without_a_model_the_base_of_the_head_is_taken(
     if verb == "evaluate":
         own = head.with_name("a-head-report")
         own.mkdir()
+        (own / "report.json").write_text("{}")
         assert cli.main([*words[:-1], str(own)]) == 2
         assert "has the report by which t3 serve decides" in capsys.readouterr().err
-        own.rmdir()
+        shutil.rmtree(own)
         assert cli.main([verb, *more[verb]]) == 2
         assert "give --model, or --head" in capsys.readouterr().err
 

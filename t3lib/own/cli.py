@@ -341,7 +341,7 @@ def evaluate(args: argparse.Namespace) -> int:
     from t3lib.own.report import report_folder
 
     beside = [report_folder(name).resolve() for name in head_names(args)]
-    if args.out.resolve() in beside and args.out.exists() and not args.overwrite:
+    if args.out.resolve() in beside and any(args.out.glob("report.json")) and not args.overwrite:
         why = "has the report by which t3 serve decides"
         raise UserError(f"--out {args.out} {why}: choose another folder, or --overwrite")
     wanted = rows_of(args, heads[0] if heads else None)

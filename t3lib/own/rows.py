@@ -94,12 +94,16 @@ class Rows:
             ]
             for name, rows in sets.items()
         }
+
+        def asked(name: str, row: Row) -> list[str]:
+            # A head is fitted on the wordings of a row to keep, too.
+            more = row.get("wordings", ()) if name == "retain" else ()
+            return [*keys_of(row), *map(spelled, more)]
+
         for (first, rows), (second, others) in combinations(checked.items(), 2):
-            places = {key: n for n, row in enumerate(others, 1) for key in keys_of(row)}
+            places = {key: n for n, row in enumerate(others, 1) for key in asked(second, row)}
             for number, row in enumerate(rows, 1):
-                # A head is fitted on the wordings of a row to keep, too.
-                more = map(spelled, row.get("wordings", ()) if first == "retain" else ())
-                if twins := [places[key] for key in (*keys_of(row), *more) if key in places]:
+                if twins := [places[key] for key in asked(first, row) if key in places]:
                     twin = f"{second} row {twins[0]}"
                     same = keys_of(row)[0] == keys_of(others[twins[0] - 1])[0]
                     how = (
@@ -162,7 +166,8 @@ def load(
             if missing := [
                 column
                 for name, column in named.items()
-                if column not in entry and name != "wordings"  # not every file has some
+                # not every file has wordings, and a column of this name is not dropped for another
+                if column not in entry and (name != "wordings" or name in entry)
             ]:
                 option = "--secret-column" if missing[0] == secret else "--columns"
                 raise UserError(

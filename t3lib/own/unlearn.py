@@ -208,21 +208,20 @@ def checked_request(model: Any, tokenizer: Any, rows: Rows, choices: Choices) ->
 
 
 def hold_out(rows: Rows, seed: int) -> Rows:
-    """Return the same rows with a fifth of the rows to keep in `held_out_retain`, drawn at random.
-    None is drawn if rows were given there, or from fewer than `FEWEST`. Rows with the question of a
-    row that is held out are held out, too.
+    """Return the same rows with those of a fifth of the questions to keep in `held_out_retain`,
+    drawn at random. None is drawn if rows were given there, or from fewer than `FEWEST` questions.
     """
-    n = len(rows.retain)
+    asked = [keys_of(row)[1] for row in rows.retain]
+    n = len(questions := [*dict.fromkeys(asked)])
     if rows.held_out_retain or n < FEWEST:
         return rows
     drawn = np.random.default_rng(seed).choice(n, round(HOLD_OUT * n), replace=False)
-    asked = [keys_of(row)[1] for row in rows.retain]
-    held = {asked[number] for number in drawn}
+    held = {questions[number] for number in drawn}
     fitted, left = (
         [row for row, text in zip(rows.retain, asked) if (text in held) == out]
         for out in (False, True)
     )
-    return replace(rows, retain=fitted, held_out_retain=left) if fitted else rows
+    return replace(rows, retain=fitted, held_out_retain=left)
 
 
 def check_known(request: Request, inquiry: Inquiry) -> None:

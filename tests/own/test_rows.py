@@ -247,6 +247,8 @@ def test_wordings_are_a_list_or_the_lines_of_a_text(tmp_path):
     assert Rows([first], [second]).checked().forget == [first], "read once, they stay a list"
     with pytest.raises(UserError, match="retain row 1 has the same question as other row 1"):
         Rows([second], [first], [Q | {"question": "Who,  please?"}]).checked()
+    with pytest.raises(UserError, match="forget row 1 has the same question as retain row 1"):
+        Rows([Q | {"question": "Who,  please?"}], [first]).checked()
     for wrong, said in (
         (3, "here: wordings must be a list of texts"),
         (["a", 3], "here: wordings 2 must be text"),
