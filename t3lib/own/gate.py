@@ -339,11 +339,10 @@ def verdict_rules(
     names: folders or Hub ids of the heads. precision: of the base, as of `models.precision_of`; a
     report about another one does not count ("" if it is not known yet), nor one about another chat
     template, unless the rows were plain text. template: its digest, as of `belonging.prompt_form`
-    (None if it is not known yet). verdict: the sentence of
-    the only head's report, or why there is none; with any_sampler it begins with what no report
-    judged. In the result, precision is that of the report, or None. samplers: the pairs
-    (temperature, top_p) that the report judged; greedy answers alone if there is none, as for
-    several heads together; None with any_sampler.
+    (None if it is not known yet). verdict: the sentence of the only head's report, or why there is
+    none; with any_sampler it begins with what no report judged. In the result, precision is that of
+    the report, or None. samplers: the pairs (temperature, top_p) that the report judged; greedy
+    answers alone if there is none, as for several heads together; None with any_sampler.
 
     UserError if the verdict is not a pass, or if there is none, unless it is served `unjudged`.
     """

@@ -103,17 +103,16 @@ class Rows:
         for (first, rows), (second, others) in combinations(checked.items(), 2):
             places = {key: n for n, row in enumerate(others, 1) for key in asked(second, row)}
             for number, row in enumerate(rows, 1):
-                if twins := [places[key] for key in asked(first, row) if key in places]:
-                    twin = f"{second} row {twins[0]}"
-                    same = keys_of(row)[0] == keys_of(others[twins[0] - 1])[0]
+                if shared := [key for key in asked(first, row) if key in places]:
+                    place = places[shared[0]]
+                    twin = f"{second} row {place}"
+                    same = keys_of(row)[0] == keys_of(others[place - 1])[0]
                     how = (
                         f"is also {twin}"
                         if same
                         else f"has the same question as {twin}, with another answer"
                     )
-                    raise UserError(
-                        f"{first} row {number} {how}: {printable(keys_of(row)[1], 60)!r}"
-                    )
+                    raise UserError(f"{first} row {number} {how}: {printable(shared[-1], 60)!r}")
         # Every answer of a conversation is a row, unless its question is in a set already. What is
         # also in a set to keep is not forgotten.
         found: dict[str, Any] = {

@@ -245,10 +245,12 @@ def test_wordings_are_a_list_or_the_lines_of_a_text(tmp_path):
     for entry, _ in ENTRIES.values():
         assert rows.normal(entry | {"wordings": both}, "here")["wordings"] == both
     assert Rows([first], [second]).checked().forget == [first], "read once, they stay a list"
-    with pytest.raises(UserError, match="retain row 1 has the same question as other row 1"):
+    with pytest.raises(UserError, match="retain row 1 has the same .* other row 1.*Who, please"):
         Rows([second], [first], [Q | {"question": "Who,  please?"}]).checked()
     with pytest.raises(UserError, match="forget row 1 has the same question as retain row 1"):
         Rows([Q | {"question": "Who,  please?"}], [first]).checked()
+    with pytest.raises(UserError, match="no column 'typo'"):
+        rows.load(path, columns={"wordings": "typo"})
     for wrong, said in (
         (3, "here: wordings must be a list of texts"),
         (["a", 3], "here: wordings 2 must be text"),

@@ -9,7 +9,8 @@ not the paper's: log f = 0 for tokens that are no target of any row the head was
 columns of the table `price`: unchanged are the answers whose first sentence is that of SmolLM2
 itself, greedy and sampled at τ = 1; kl and same_token compare with the model that learned TOFU's
 text, along its own greedy answers: nats a token, and the share of tokens with the same most
-probable successor. DIR has TOFU's files. It takes some six minutes of one core after the search.
+probable successor. DIR has TOFU's files. It took 17 CPU-minutes beside tests; the base may be
+another training than that of other tables, because its weights are not kept.
 """
 
 from pathlib import Path
@@ -38,7 +39,6 @@ from t3lib.tofu.samples import sample_answers
 
 PROFILE, SPLIT, SEED, NEW_TOKENS = "smollm", "forget10", 1, 40
 PAPER = ({"lr": 5e-4}, 2.5)
-LEAST = ({"lr": 1e-2, "gate": 0.5}, 1.25)  # chosen by leak and price: tables/guided_search
 CAPTION = (
     "Questions without any relation to TOFU. unchanged, unchanged_sampled: answers whose first"
     " sentence is that of SmolLM2 before it learned TOFU's text. kl, same_token: against the model"
@@ -59,7 +59,10 @@ def heads(study: Study, profile: dict[str, Any]) -> dict[str, tuple[T3Head, floa
     """Fit the heads that are compared; return {name: (head, T)}."""
     best, untempered = (hyper_of(profile["hyper"], "T3", SPLIT, T) for T in (None, 1.0))
     wanted = {"paper": PAPER, "chosen": (best, best["temperature"]), "T = 1": (untempered, 1.0)}
-    wanted["least"] = LEAST
+    search = pd.read_csv(Path(__file__).parent / "tables" / "guided_search.csv")
+    least = search[search["chosen"] & (search["split"] == SPLIT) & (search["labels"] == "hard")]
+    [chosen] = least.to_dict("records")
+    wanted["least"] = {"lr": chosen["lr"], "gate": chosen["gate"]}, chosen["temperature"]
     features = t3_features(study)
     settings = [head_settings(each, SEED) for each, _ in wanted.values()]
     size = study.base.get_output_embeddings().weight.shape[0]

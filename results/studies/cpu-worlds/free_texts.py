@@ -3,20 +3,21 @@
     python results/studies/cpu-worlds/free_texts.py --data DIR \
         --out results/profiles/tofu-cpu/another-base
     python results/studies/cpu-worlds/free_texts.py --profile smollm --data DIR --every 8 \
-        --out results/profiles/smollm
+        --out results/profiles/smollm/another-base
 
 guided.py writes no free text there, because it would take hours. Here every fourth or eighth row is
-asked, five or two and a half of each author: the samples and greedy answers of guided.py in all
-ways of asking (of smollm 16 samples at three samplers), of the base, T3 as Forget Quality tunes it,
-T3 (least), T3 (guided) and a retrained model, and of tofu-cpu RMU (least) and WGA (least), with the
-settings of OUT/tables. What a text gives away is counted as in the worlds, by words of an answer
-that guessing does not say. The counts of a trial with ten rows of tofu-cpu were seen before. Models
-that the table has are not asked again; WGA (least) and T3 with trained guides came later.
+asked, five of each author or two or three: the samples and greedy answers of guided.py in all ways
+of asking (of smollm 16 samples at three samplers), of the base, T3 as Forget Quality tunes it, T3
+(least), T3 (guided) and a retrained model, and of tofu-cpu RMU (least) and WGA (least), with the
+settings of OUT/tables (smollm: of its profile's, on another base). What a text gives away is
+counted as in the worlds, by words of an answer that guessing does not say. The counts of a trial
+with ten rows of tofu-cpu were seen before. Models that the table has are not asked again; WGA
+(least) and T3 with trained guides came later.
 
 It writes OUT/tables/free_texts.csv and OUT/free_texts.json; DIR has TOFU's files. The base models
 are those of the profile's make_bases.py on this machine. Another processor gives other weights. So
-the script stops if the leak of the base is not that of OUT/tables: of tofu-cpu the same, of smollm,
-whose bases are taught anew for every study, within 0.02.
+the script stops if the leak of the base is not that of these tables: of tofu-cpu the same, of
+smollm, whose bases are taught anew for every study, within 0.02.
 """
 
 import time
@@ -48,6 +49,8 @@ def make(profile: str, data: str | None, every: int, out: Path, tiny: bool) -> N
     began = time.process_time()
     given = script.load("cpu" if tiny else profile, tiny, data=data, splits=[SPLIT])
     tables = WORLDS / "tables" if tiny else out / "tables"
+    if not (tables / "guided_search.csv").is_file():
+        tables = WORLDS.parents[1] / "profiles" / profile / "tables"
     grid = guided.GRIDS["cpu" if tiny else profile]
 
     study = guided.opened(given, 1, SPLIT, grid.keep)
